@@ -1,0 +1,196 @@
+"""Sparse content attention: which memory samples an input uses, and how much of each.
+
+The letters in all shapes of this package: B inputs, M memory samples, D length of an encoding, C classes.
+
+The samples of positive weight *are* the explanation of a prediction, so rounding must not choose them: similarities
+and sparsemax are computed in float32 at least (float64 stays float64), whatever autocast says, and never in TF32.
+"""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from memwrap.tracing import eager
+
+# Under the root of a squared norm, as in the published code: a zero encoding is similar to nothing, not NaN.
+EPSILON = 1e-6
+
+# From so many scores on, the largest eighth is looked at before all are sorted: a trained model's support lies in it.
+MANY_SCORES = 1024
+
+
+def sparsemax(scores: Tensor, dim: int = -1) -> Tensor:
+    """The point of the probability simplex nearest to `scores` along `dim`: sums to one, with exact zeros.
+
+    A score of -inf gets weight zero, as long as another score of its row is finite. Same shape, float32 at least.
+    """
+    scores = in_full_precision(scores)
+    if not (torch.is_grad_enabled() and scores.requires_grad):
+        return _Sparsemax.forward(scores, dim)  # the same, less what autograd would keep
+    weights: Tensor = _Sparsemax.apply(scores, dim)
+    return weights
+
+
+def content_weights(
+    queries: Tensor, query_scales: Tensor, keys: Tensor, key_scales: Tensor, keep: Tensor | None = None
+) -> Tensor:
+    """Weigh each memory sample for each input by sparsemax of their cosine similarity (paper, eq. 2).
+
+    queries (B, D), keys (M, D) or (B, M, D) -> weights (B, M); rows sum to one and may hold exact zeros.
+    query_scales (B,), key_scales (M,) or (B, M): their `inverse_norms`. keep: bool (M,) or (B, M); False takes a sample
+    out.
+    """
+    queries, keys = in_full_precision(queries), in_full_precision(keys)
+    with without_autocast(queries):
+        # The keys are scaled after the product: that spares a normalised copy of a large memory, and its gradient.
+        scores = _products(queries * query_scales.unsqueeze(-1), keys) * key_scales
+        if keep is not None:
+            scores = scores.masked_fill(~keep, -torch.inf)
+        # Sparsemax ignores a constant added to a row, so similarity serves as well as the paper's minus distance.
+        return sparsemax(scores)
+
+
+def memory_vector(weights: Tensor, memory: Tensor) -> Tensor:
+    """The memory as one input sees it: its samples summed by weight (paper, eq. 3).
+
+    weights (B, M), memory (M, D) or (B, M, D) -> (B, D), float32 at least
+    """
+    with without_autocast(weights):
+        memory = memory.to(weights.dtype)
+        if memory.ndim == 2:
+            return weights @ memory
+        return (weights.unsqueeze(1) @ memory).squeeze(1)
+
+
+def inverse_norms(vectors: Tensor) -> Tensor:
+    """One over each vector's length, (..., D) -> (...), float32 at least.
+
+    Zero or NaN for a vector that holds NaN or infinity, or that is too long for its length to be squared.
+    """
+    vectors = in_full_precision(vectors)
+    with without_autocast(vectors):
+        return vectors.square().sum(-1).add_(EPSILON).rsqrt_()
+
+
+def in_full_precision(tensor: Tensor) -> Tensor:
+    """`tensor` in float32, or as it is when it is wider."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
+def without_autocast(tensor: Tensor) -> AbstractContextManager[Any]:
+    """Switches autocast off for the device of `tensor`, if it is on."""
+    device = tensor.device.type
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        return torch.autocast(device, enabled=False)
+    return nullcontext()
+
+
+@contextmanager
+def without_tf32(tensor: Tensor, convolutions: bool = False) -> Iterator[None]:
+    """Keeps float32 products on the device of `tensor` from being rounded to TF32 or bfloat16, where users allow it.
+
+    convolutions: those, too.
+    """
+    cudnn: Any = torch.backends.cudnn  # attributes that are made at run time
+    onednn: Any = torch.backends.mkldnn
+    backends: list[Any] = [torch.backends.cuda.matmul if tensor.is_cuda else onednn.matmul]
+    if convolutions:
+        backends.append(cudnn.conv if tensor.is_cuda else onednn.conv)
+    before = [backend.fp32_precision for backend in backends]
+    try:
+        for backend in backends:
+            backend.fp32_precision = "ieee"
+        yield
+    finally:
+        for backend, precision in zip(backends, before, strict=True):
+            backend.fp32_precision = precision
+
+
+class _Sparsemax(torch.autograd.Function):
+    """Sparsemax by sorting; its gradient needs the support alone, so neither sort nor sums are differentiated."""
+
+    @staticmethod
+    def forward(scores: Tensor, dim: int) -> Tensor:
+        # Measured from the largest score, sums stay small and a memory of one gets exactly one; nothing else changes.
+        shifted = scores - scores.amax(dim, keepdim=True)
+        return (shifted - _threshold(shifted, dim)).clamp_(min=0)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, int], output: Tensor) -> None:
+        ctx.save_for_backward(output)
+        ctx.dim = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (weights,) = ctx.saved_tensors
+        support = (weights > 0).to(weights.dtype)
+        inside = gradients[0] * support
+        mean = inside.sum(ctx.dim, keepdim=True) / support.sum(ctx.dim, keepdim=True)
+        return inside - support * mean, None
+
+
+def _threshold(scores: Tensor, dim: int) -> Tensor:
+    """What sparsemax takes off each score, so that the positive rest sums to one; `dim` shrinks to length 1."""
+    count = scores.shape[dim]
+    if eager(scores) and count >= MANY_SCORES:
+        largest = scores.topk(count // 8, dim).values
+        threshold = _threshold_of_sorted(largest, dim)
+        # Where even the least of the largest lies below the threshold, so do all that were left out.
+        if bool((largest.narrow(dim, -1, 1) <= threshold).all()):
+            return threshold
+    return _threshold_of_sorted(scores.sort(dim, descending=True).values, dim)
+
+
+def _threshold_of_sorted(descending: Tensor, dim: int) -> Tensor:
+    """The threshold of scores that fall along `dim`."""
+    counts = torch.arange(1, descending.shape[dim] + 1, device=descending.device, dtype=descending.dtype)
+    counts = counts.reshape([-1 if axis == dim % descending.ndim else 1 for axis in range(descending.ndim)])
+    # The n largest alone would set the threshold (their sum - 1) / n. That grows with n as long as the next score lies
+    # above it, and falls from there on: its maximum is the threshold of all.
+    return ((descending.cumsum(dim) - 1) / counts).amax(dim, keepdim=True)
+
+
+def _products(queries: Tensor, keys: Tensor) -> Tensor:
+    """Scalar products (B, M) of queries (B, D) with keys (M, D) or (B, M, D)."""
+    if keys.ndim == 2:
+        return _exact_matmul(queries, keys.mT)
+    return _exact_matmul(queries.unsqueeze(1), keys.mT).squeeze(1)
+
+
+def _exact_matmul(left: Tensor, right: Tensor) -> Tensor:
+    # An exported program stands alone, so it holds torch's own operators only; it runs with TF32 as its user sets it.
+    if torch.compiler.is_exporting():
+        return left @ right
+    if torch.compiler.is_compiling():
+        product: Tensor = _opaque_matmul(left, right)
+        return product
+    with without_tf32(left):
+        return left @ right
+
+
+# torch.compile cannot trace the switch above, nor may it fuse the product into a kernel that uses TF32: to it, the
+# product is one closed operator.
+@torch.library.custom_op("memwrap::exact_matmul", mutates_args=())
+def _opaque_matmul(left: Tensor, right: Tensor) -> Tensor:
+    with without_tf32(left), without_autocast(left):
+        return left @ right
+
+
+@_opaque_matmul.register_fake
+def _matmul_shape(left: Tensor, right: Tensor) -> Tensor:
+    return left @ right
+
+
+def _save_operands(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _matmul_gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    left, right = ctx.saved_tensors
+    return gradient @ right.mT, left.mT @ gradient
+
+
+_opaque_matmul.register_autograd(_matmul_gradients, setup_context=_save_operands)

@@ -1,0 +1,11 @@
+"""Whether a value may be looked at now. Reading one ends a trace, breaks a CUDA graph's capture and stalls a GPU."""
+
+import torch
+from torch import Tensor
+
+
+def eager(tensor: Tensor) -> bool:
+    """True when nothing is compiled, exported or captured, and `tensor` has values to look at."""
+    if torch.compiler.is_compiling() or tensor.is_meta:
+        return False
+    return not (tensor.is_cuda and torch.cuda.is_current_stream_capturing())
