@@ -1,0 +1,114 @@
+"""What is refused at the door: wrong types, shapes and values, before they become a wrong prediction.
+
+The checks read values, so the eager entry points alone call them, behind `tracing.eager`: a compiled, exported or
+captured step runs without them.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from memwrap.errors import InputError, NonFiniteError
+
+
+def check_encodings(encodings: Tensor, in_features: int) -> None:
+    """encodings (B, D), of the layer's width."""
+    _check_vectors("encodings", encodings, in_features, {2: "(B, D)"})
+
+
+def check_memory(memory: Tensor, inputs: int | None, in_features: int) -> None:
+    """memory (M, D), or (B, M, D) where `inputs` says how many inputs there are; of the layer's width, not empty."""
+    layouts = {2: "(M, D)"} if inputs is None else {2: "(M, D)", 3: "(B, M, D)"}
+    _check_vectors("memory", memory, in_features, layouts)
+    if memory.shape[-2] == 0:
+        raise InputError(f"memory is empty: its shape is {tuple(memory.shape)}; give at least one memory sample")
+    if memory.ndim == 3 and len(memory) != inputs:
+        raise InputError(
+            f"memory of shape {tuple(memory.shape)} holds one memory for each of {len(memory)} inputs, but there are "
+            f"{inputs} encodings; give (M, D) to share one memory, or (B, M, D) with B = {inputs}"
+        )
+
+
+def check_scales(name: str, scales: Tensor) -> None:
+    """scales (...): inverse norms of vectors that are all finite, and short enough to be squared."""
+    if (
+        not float(scales.detach().min()) > 0
+    ):  # NaN is not; and this runs before every prediction, so it is one operation
+        good = scales > 0
+        first = int((~good).flatten().nonzero()[0])
+        raise NonFiniteError(
+            f"{name}: {int((~good).sum())} of {good.numel()} vectors hold NaN, infinity or values too large to square "
+            f"(the first is number {first}); check the images, and whether training diverged"
+        )
+
+
+def check_logits(logits: Tensor) -> None:
+    """logits (B, C): all finite."""
+    # One operation before every prediction; only a sum that is not finite makes the closer look worth its time.
+    if not math.isfinite(float(logits.detach().sum())) and bool((bad := ~logits.isfinite().all(-1)).any()):
+        raise NonFiniteError(
+            f"logits of {int(bad.sum())} of {len(bad)} inputs are not finite although their encodings are; "
+            "the head's weights hold NaN or have grown too large: did training diverge?"
+        )
+
+
+def check_keep(keep: Tensor | None, inputs: int, samples: int) -> None:
+    """keep (M,) or (B, M), bool, with at least one sample left for every input; None keeps all."""
+    if keep is None:
+        return
+    if keep.dtype != torch.bool:
+        raise InputError(f"keep has dtype {keep.dtype}; expected torch.bool, False where a sample is taken out")
+    if keep.shape not in ((samples,), (inputs, samples)):
+        raise InputError(
+            f"keep has shape {tuple(keep.shape)}; expected ({samples},) for all inputs, or ({inputs}, {samples})"
+        )
+    empty = ~keep.any(-1)
+    if bool(empty.any()):
+        where = "" if keep.ndim == 1 else f" for input {int(empty.nonzero()[0])}"
+        raise InputError(f"keep takes all {samples} memory samples out{where}; leave at least one")
+
+
+def check_images(name: str, images: Tensor, channels: int, layouts: tuple[int, ...] = (4,)) -> None:
+    """images (B, channels, H, W), floating point, at least one; five dimensions where `layouts` allows them."""
+    if not isinstance(images, Tensor):
+        raise InputError(f"{name} is a {type(images).__name__}; expected a float tensor {_layouts(channels, layouts)}")
+    shape = images.shape
+    if len(shape) not in layouts or shape[-3] != channels:
+        hint = "; for a single image give image.unsqueeze(0)" if len(shape) == 3 else ""
+        raise InputError(f"{name} has shape {tuple(shape)}; expected {_layouts(channels, layouts)}{hint}")
+    if not images.is_floating_point():
+        raise InputError(
+            f"{name} has dtype {images.dtype}; expected floating point, normalised as the classifier was trained: "
+            "for uint8 pixels, (images / 255 - mean) / std"
+        )
+    if 0 in shape:
+        raise InputError(f"{name} is empty: its shape is {tuple(shape)}; give at least one image")
+
+
+def check_labels(labels: Tensor, images: int, num_classes: int) -> None:
+    """labels (M,), integers from 0 to num_classes - 1, one for each image."""
+    if labels.ndim != 1 or labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+        raise InputError(
+            f"labels have shape {tuple(labels.shape)} and dtype {labels.dtype}; expected integers of shape ({images},)"
+        )
+    if len(labels) != images:
+        raise InputError(f"memory holds {images} images but {len(labels)} labels; each image needs one")
+    if bool(((labels < 0) | (labels >= num_classes)).any()):
+        raise InputError(
+            f"labels go from {int(labels.min())} to {int(labels.max())}; "
+            f"expected 0 to {num_classes - 1}, as the model has {num_classes} classes"
+        )
+
+
+def _layouts(channels: int, layouts: tuple[int, ...]) -> str:
+    shapes = {4: f"(B, {channels}, H, W)", 5: f"(B, M, {channels}, H, W)"}
+    return " or ".join(shapes[dimensions] for dimensions in layouts)
+
+
+def _check_vectors(name: str, vectors: Tensor, in_features: int, layouts: dict[int, str]) -> None:
+    if vectors.ndim not in layouts or vectors.shape[-1] != in_features:
+        expected = " or ".join(layouts.values())
+        raise InputError(f"{name} has shape {tuple(vectors.shape)}; expected {expected} with D = {in_features}")
+    if not vectors.is_floating_point():
+        raise InputError(f"{name} has dtype {vectors.dtype}; expected floating point")

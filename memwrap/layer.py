@@ -1,0 +1,183 @@
+"""The layer that takes the place of a classifier's last one: attention over a memory, then a head (paper, sec. 3.1)."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from memwrap.attention import content_weights, inverse_norms, memory_vector
+from memwrap.checks import check_encodings, check_keep, check_logits, check_memory, check_scales
+from memwrap.errors import InputError
+from memwrap.tracing import eager
+
+VARIANTS = ("memory_wrap", "only_memory")
+HEADS = ("mlp", "linear")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What the layer made of each input, and from which memory samples."""
+
+    logits: Tensor  # (B, C)
+    weights: Tensor  # (B, M): rows sum to one; the samples of positive weight are the ones that were used
+    memory_vector: Tensor  # (B, D), or (B, project): the memory samples summed by weight
+
+
+@dataclass(frozen=True)
+class PreparedMemory:
+    """A shared memory with all that can be computed before an input is seen."""
+
+    encodings: Tensor  # (M, D), or (M, project)
+    scales: Tensor  # (M,): one over each encoding's length
+    # (M + D, H), or (M, H) for "only_memory": the head's first layer, for weights and encoding instead of memory vector
+    # and encoding. Row m is sample m's part in the hidden layer, per unit of weight. None for a memory so large that
+    # summing its encodings first takes less work.
+    first_layer: Tensor | None
+
+
+class Head(nn.Module):
+    """The last layer of the paper: a linear layer, then ReLU and another one unless it is to stay linear."""
+
+    def __init__(self, in_features: int, num_classes: int, linear: bool) -> None:
+        super().__init__()
+        # Twice as wide as its input, as in the paper (app. "Final Layer").
+        self.first = nn.Linear(in_features, num_classes if linear else 2 * in_features)
+        self.second = nn.Identity() if linear else nn.Sequential(nn.ReLU(), nn.Linear(2 * in_features, num_classes))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """features (B, in_features) -> logits (B, C)"""
+        logits: Tensor = self.second(self.first(features.to(self.first.weight.dtype)))
+        return logits
+
+
+class MemoryWrap(nn.Module):
+    """Logits from encodings and an encoded memory, in place of a classifier's last layer.
+
+    variant: "memory_wrap" joins the input's encoding and its memory vector, "only_memory" judges by the latter alone.
+    head: "mlp" is the paper's; "linear" shows each sample's share in every logit, and wants lower learning rates.
+    project: a learnt linear map takes the encodings to so many dimensions first; None leaves them as they are.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int,
+        variant: str = "memory_wrap",
+        head: str = "mlp",
+        project: int | None = None,
+    ) -> None:
+        super().__init__()
+        _check_choice("variant", variant, VARIANTS)
+        _check_choice("head", head, HEADS)
+        _check_positive(in_features=in_features, num_classes=num_classes, project=project)
+        self.in_features, self.num_classes = in_features, num_classes
+        self.variant, self.head_kind, self.project = variant, head, project
+        self.width = project or in_features
+        self.projection = nn.Linear(in_features, project) if project else nn.Identity()
+        self.head = Head(self.width * (2 if variant == "memory_wrap" else 1), num_classes, linear=head == "linear")
+
+    def forward(self, encodings: Tensor, memory: Tensor) -> Tensor:
+        """encodings (B, D), memory (M, D) or (B, M, D) -> logits (B, C)"""
+        return self.read(encodings, memory).logits
+
+    def read(self, encodings: Tensor, memory: Tensor, keep: Tensor | None = None) -> Reading:
+        """The same with weights. keep: bool (M,) or (B, M); False takes a sample out, None keeps all."""
+        if checked := eager(encodings):
+            check_encodings(encodings, self.in_features)
+            check_memory(memory, len(encodings), self.in_features)
+        queries, keys = self.projection(encodings), self.projection(memory)
+        scales = inverse_norms(queries), inverse_norms(keys)
+        if checked:
+            check_scales("encodings", scales[0])
+            check_scales("memory", scales[1])
+            check_keep(keep, len(encodings), memory.shape[-2])
+        weights = content_weights(queries, scales[0], keys, scales[1], keep)
+        vector = memory_vector(weights, keys)
+        logits: Tensor = self.head(self._features(queries, vector))
+        if checked:
+            check_logits(logits)
+        return Reading(logits, weights, vector)
+
+    def prepare(self, memory: Tensor) -> PreparedMemory:
+        """Do the memory's part of the arithmetic once, for a memory (M, D) that stays while the weights do."""
+        if checked := eager(memory):
+            check_memory(memory, None, self.in_features)
+        keys = self.projection(memory)
+        scales = inverse_norms(keys)
+        if checked:
+            check_scales("memory", scales)
+        return PreparedMemory(keys, scales, self._first_layer_after(keys))
+
+    def read_prepared(self, encodings: Tensor, memory: PreparedMemory, keep: Tensor | None = None) -> Reading:
+        """What `read` gives for the memory that was prepared, for less work."""
+        queries, weights = self._queries_and_weights(encodings, memory, keep)
+        vector = memory_vector(weights, memory.encodings)
+        return Reading(self._prepared_logits(queries, weights, memory), weights, vector)
+
+    def forward_prepared(self, encodings: Tensor, memory: PreparedMemory) -> Tensor:
+        """What `forward` gives for the memory that was prepared."""
+        queries, weights = self._queries_and_weights(encodings, memory, None)
+        return self._prepared_logits(queries, weights, memory)
+
+    def _features(self, queries: Tensor, vector: Tensor) -> Tensor:
+        """What the head takes: (B, 2 D), the input's encoding first, or (B, D)."""
+        return vector if self.variant == "only_memory" else torch.cat([queries.to(vector.dtype), vector], dim=1)
+
+    def _first_layer_after(self, keys: Tensor) -> Tensor | None:
+        """The head's first layer with the memory multiplied into it: (w M) W = w (M W)."""
+        count, weight = len(keys), self.head.first.weight
+        hidden = len(weight)
+        # Multiplications for each input: count * hidden, or to sum the encodings first count * width + width * hidden.
+        if count * (hidden - self.width) > self.width * hidden:
+            return None
+        own, share = weight[:, : -self.width], weight[:, -self.width :]
+        return torch.cat([functional.linear(keys.to(share.dtype), share), own.T])
+
+    def _queries_and_weights(
+        self, encodings: Tensor, memory: PreparedMemory, keep: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        if checked := eager(encodings):
+            check_encodings(encodings, self.in_features)
+        queries = self.projection(encodings)
+        scales = inverse_norms(queries)
+        if checked:
+            check_scales("encodings", scales)
+            check_keep(keep, len(encodings), len(memory.encodings))
+        return queries, content_weights(queries, scales, memory.encodings, memory.scales, keep)
+
+    def _prepared_logits(self, queries: Tensor, weights: Tensor, memory: PreparedMemory) -> Tensor:
+        first_layer = memory.first_layer
+        if first_layer is None:
+            logits: Tensor = self.head(self._features(queries, memory_vector(weights, memory.encodings)))
+        else:
+            joined = [weights] if self.variant == "only_memory" else [weights, queries.to(weights.dtype)]
+            features = torch.cat(joined, dim=1).to(first_layer.dtype)
+            logits = self.head.second(torch.addmm(self.head.first.bias, features, first_layer))
+        if eager(logits):
+            check_logits(logits)
+        return logits
+
+    def settings(self) -> dict[str, int | str | None]:
+        """The arguments that build such a layer."""
+        return {
+            "in_features": self.in_features,
+            "num_classes": self.num_classes,
+            "variant": self.variant,
+            "head": self.head_kind,
+            "project": self.project,
+        }
+
+    def extra_repr(self) -> str:
+        return ", ".join(f"{name}={value!r}" for name, value in self.settings().items())
+
+
+def _check_choice(name: str, given: str, known: tuple[str, ...]) -> None:
+    if given not in known:
+        raise InputError(f"{name} is {given!r}; expected one of {', '.join(map(repr, known))}")
+
+
+def _check_positive(**sizes: int | None) -> None:
+    for name, size in sizes.items():
+        if size is not None and size < 1:
+            raise InputError(f"{name} is {size}; expected at least 1")
