@@ -1,0 +1,5 @@
+"""The encoders: the paper's six for 32x32 images, a tiny one for CPUs, and all of timm's."""
+
+from memwrap.encoders.registry import create, names
+
+__all__ = ["create", "names"]

@@ -1,0 +1,96 @@
+"""Names to classifiers: ours from a dictionary of builders, timm's behind the prefix `timm:`."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from memwrap.encoders.densenet import densenet
+from memwrap.encoders.efficientnet import efficientnet_b0
+from memwrap.encoders.googlenet import googlenet
+from memwrap.encoders.mobilenet import mobilenet_v2
+from memwrap.encoders.resnet import resnet18
+from memwrap.encoders.shufflenet import shufflenet_v2
+from memwrap.encoders.tiny import tiny
+from memwrap.errors import InputError
+
+TIMM = "timm:"
+
+_BUILDERS: dict[str, Callable[[int, int], nn.Module]] = {
+    "efficientnet_b0": efficientnet_b0,
+    "mobilenet_v2": mobilenet_v2,
+    "resnet18": resnet18,
+    "googlenet": googlenet,
+    "densenet": densenet,
+    "shufflenet_v2": shufflenet_v2,
+    "tiny": tiny,
+}
+
+# What tells timm where weights come from, not what the network is; a recipe read from a file may not say it.
+_WEIGHT_SOURCES = ("pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path", "cache_dir")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a classifier was created, so that it can be again: `create`'s arguments, less where weights came from."""
+
+    name: str
+    num_classes: int
+    channels: int
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+def names() -> list[str]:
+    """The names that `create` knows, besides `timm:NAME`."""
+    return list(_BUILDERS)
+
+
+def create(name: str, num_classes: int, channels: int = 3, **arguments: Any) -> nn.Module:
+    """A new classifier for images (B, channels, H, W), giving logits (B, num_classes).
+
+    name: one of `names()`, all made for small images, 32x32 or so; or `timm:NAME` for any model of timm, to whose
+    `create_model` the other arguments go (`pretrained=True`, `img_size=64`, ...).
+    """
+    if num_classes < 1 or channels < 1:
+        raise InputError(f"num_classes is {num_classes} and channels {channels}; expected at least 1 each")
+    if name.startswith(TIMM):
+        classifier = _create_timm(name.removeprefix(TIMM), num_classes, channels, arguments)
+    elif name not in _BUILDERS:
+        raise InputError(f"encoder {name!r} is not known; known are {', '.join(_BUILDERS)}, and timm:NAME")
+    elif arguments:
+        raise InputError(f"encoder {name!r} takes num_classes and channels; given too: {', '.join(arguments)}")
+    else:
+        classifier = _BUILDERS[name](num_classes, channels)
+    structure = {key: value for key, value in arguments.items() if key not in _WEIGHT_SOURCES}
+    # Beside the modules, where neither state_dict nor repr shows it.
+    classifier.__dict__["memwrap_recipe"] = Recipe(name, num_classes, channels, structure)
+    return classifier
+
+
+def recipe_of(classifier: nn.Module) -> Recipe | None:
+    """How `create` made this classifier; None if it did not."""
+    recipe = classifier.__dict__.get("memwrap_recipe")
+    return recipe if isinstance(recipe, Recipe) else None
+
+
+def create_from(recipe: Recipe) -> nn.Module:
+    """The classifier of a recipe, with new weights; nothing is downloaded or read."""
+    if forbidden := sorted(set(recipe.arguments) & set(_WEIGHT_SOURCES)):
+        raise InputError(f"the recipe of {recipe.name!r} names a source of weights ({', '.join(forbidden)})")
+    return create(recipe.name, recipe.num_classes, recipe.channels, **recipe.arguments)
+
+
+def _create_timm(name: str, num_classes: int, channels: int, arguments: dict[str, Any]) -> nn.Module:
+    try:
+        import timm  # a heavy import, and an optional one
+    except ImportError as error:
+        raise InputError(f"encoder 'timm:{name}' needs timm, which is not installed: pip install timm") from error
+    # Names of timm's hub schemes would be fetched from the network even without weights.
+    if not timm.is_model(name):
+        close = timm.list_models(f"*{name.split('_')[0]}*")[:8]
+        raise InputError(
+            f"timm has no model {name!r}; it has {', '.join(close) if close else 'none of a similar name'}"
+        )
+    classifier: nn.Module = timm.create_model(name, num_classes=num_classes, in_chans=channels, **arguments)
+    return classifier
