@@ -1,0 +1,150 @@
+"""What a classifier is, as data: enough to build it again without its weights, for those that have a name.
+
+Ours and timm's are built by `encoders.create`, torchvision's by their builders, transformers' from their configuration.
+Nothing of this is code, and building from it reads no weights and asks no network.
+"""
+
+import inspect
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from memwrap.encoders.registry import TIMM, Recipe, create_from, recipe_of
+from memwrap.errors import LoadError, MemwrapError
+from memwrap.surgery import take_out
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A classifier's name and arguments, as they stand in a saved model."""
+
+    source: str  # "encoders", "torchvision" or "transformers"
+    name: str
+    arguments: dict[str, Any]
+
+
+def describe(encoder: nn.Module, layer: str, num_classes: int, channels: int) -> Architecture | None:
+    """The architecture that builds a classifier which becomes `encoder` once `layer` is taken out; None if unknown.
+
+    num_classes, channels: what the classifier gave and takes.
+    """
+    wanted = repr(encoder)
+    for guess in _guesses(encoder, num_classes, channels):
+        architecture = _as_stored(guess)
+        # A name and a few arguments may not be all that made it (drop rates, changes by hand): the text must agree.
+        if architecture is not None and _text(architecture, layer) == wanted:
+            return architecture
+    return None
+
+
+def build(architecture: Architecture) -> nn.Module:
+    """The classifier, with new weights."""
+    try:
+        return _BUILDERS[architecture.source](architecture)
+    except ImportError as error:
+        raise LoadError(
+            f"the classifier is {architecture.name!r} of {architecture.source}, which is not installed here ({error})"
+        ) from error
+    except (MemwrapError, KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise LoadError(
+            f"the classifier {architecture.name!r} of {architecture.source!r} cannot be built here: {error}"
+        ) from error
+
+
+def _as_stored(architecture: Architecture) -> Architecture | None:
+    """The architecture as JSON gives it back; None if an argument cannot be stored, such as a function."""
+    try:
+        return Architecture(**json.loads(json.dumps(asdict(architecture))))
+    except TypeError:
+        return None
+
+
+def _text(architecture: Architecture, layer: str) -> str | None:
+    """How the encoder of this architecture prints; None if it cannot be built."""
+    # Without memory for the weights where possible; some constructors compute with them and need real ones.
+    for place in (torch.device("meta"), nullcontext()):
+        try:
+            with place, torch.random.fork_rng():
+                classifier = build(architecture)
+            take_out(classifier, layer)
+        except (LoadError, AttributeError, NotImplementedError):
+            continue
+        return repr(classifier)
+    return None
+
+
+def _guesses(encoder: nn.Module, num_classes: int, channels: int) -> Iterator[Architecture]:
+    recipe = recipe_of(encoder)
+    if recipe is not None:
+        yield Architecture("encoders", recipe.name, _without_name(recipe))
+        return
+    package = type(encoder).__module__.split(".")[0]
+    if package == "timm":
+        settings: Any = getattr(encoder, "pretrained_cfg", {})
+        name = TIMM + str(settings.get("architecture"))
+        yield Architecture("encoders", name, _without_name(Recipe(name, num_classes, channels)))
+    elif package == "torchvision":
+        yield from _torchvision_guesses(encoder, num_classes)
+    elif package == "transformers" and hasattr(encoder, "config"):
+        configuration: Any = encoder.config
+        yield Architecture("transformers", type(encoder).__name__, configuration.to_diff_dict())
+
+
+def _torchvision_guesses(encoder: nn.Module, num_classes: int) -> Iterator[Architecture]:
+    """Every builder of the encoder's file: torchvision's models do not know their names."""
+    from torchvision import models
+
+    file = sys.modules[type(encoder).__module__]
+    for name in models.list_models(module=models):
+        builder = models.get_model_builder(name)
+        if inspect.getmodule(inspect.unwrap(builder)) is file:
+            yield Architecture("torchvision", name, {"num_classes": num_classes})
+            # These two build auxiliary heads only when told to, in one way or the other.
+            if "init_weights" in inspect.signature(type(encoder)).parameters:
+                for auxiliary in (True, False):
+                    arguments = {"num_classes": num_classes, "aux_logits": auxiliary, "init_weights": False}
+                    yield Architecture("torchvision", name, arguments)
+
+
+def _without_name(recipe: Recipe) -> dict[str, Any]:
+    return {key: value for key, value in asdict(recipe).items() if key != "name"}
+
+
+def _build_encoder(architecture: Architecture) -> nn.Module:
+    return create_from(Recipe(architecture.name, **architecture.arguments))
+
+
+def _build_torchvision(architecture: Architecture) -> nn.Module:
+    from torchvision import models
+
+    allowed = {"num_classes", "aux_logits", "init_weights"}
+    if unknown := sorted(set(architecture.arguments) - allowed):
+        raise ValueError(f"unknown arguments {unknown}")
+    if architecture.name not in models.list_models(module=models):
+        raise ValueError("torchvision has no model of that name")
+    classifier: nn.Module = models.get_model(architecture.name, weights=None, **architecture.arguments)
+    return classifier
+
+
+def _build_transformers(architecture: Architecture) -> nn.Module:
+    import transformers
+
+    base: Any = transformers.PreTrainedModel
+    kind = getattr(transformers, architecture.name, None)
+    if not (isinstance(kind, type) and issubclass(kind, base)):
+        raise ValueError("transformers has no model of that name")
+    classifier: nn.Module = kind(kind.config_class.from_dict(architecture.arguments))
+    return classifier
+
+
+_BUILDERS: dict[str, Callable[[Architecture], nn.Module]] = {
+    "encoders": _build_encoder,
+    "torchvision": _build_torchvision,
+    "transformers": _build_transformers,
+}
