@@ -8,16 +8,19 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from memwrap.encoders.registry import TIMM, Recipe, create_from, recipe_of
 from memwrap.errors import LoadError, MemwrapError
 from memwrap.surgery import take_out
+
+# Attributes that change in use, and say nothing of what a network computes.
+_PASSING = ("training", "grad_checkpointing", "gradient_checkpointing", "memwrap_recipe")
 
 
 @dataclass(frozen=True)
@@ -34,11 +37,11 @@ def describe(encoder: nn.Module, layer: str, num_classes: int, channels: int) ->
 
     num_classes, channels: what the classifier gave and takes.
     """
-    wanted = repr(encoder)
+    wanted = _structure(encoder)
     for guess in _guesses(encoder, num_classes, channels):
         architecture = _as_stored(guess)
-        # A name and a few arguments may not be all that made it (drop rates, changes by hand): the text must agree.
-        if architecture is not None and _text(architecture, layer) == wanted:
+        # A name and a few arguments may not be all that made it (drop rates, changes by hand): everything must agree.
+        if architecture is not None and _rebuilt_structure(architecture, layer) == wanted:
             return architecture
     return None
 
@@ -65,18 +68,55 @@ def _as_stored(architecture: Architecture) -> Architecture | None:
         return None
 
 
-def _text(architecture: Architecture, layer: str) -> str | None:
-    """How the encoder of this architecture prints; None if it cannot be built."""
-    # Without memory for the weights where possible; some constructors compute with them and need real ones.
-    for place in (torch.device("meta"), nullcontext()):
+def _rebuilt_structure(architecture: Architecture, layer: str) -> dict[str, Any] | None:
+    """The structure of this architecture's encoder; None if it cannot be built."""
+    # Without memory for the weights where possible; some constructors compute with tensors and need real ones.
+    for cheap in (torch.device("meta"), _WithoutRandomWeights()):
         try:
-            with place, torch.random.fork_rng():
+            with cheap, torch.random.fork_rng():
                 classifier = build(architecture)
             take_out(classifier, layer)
         except (LoadError, AttributeError, NotImplementedError):
             continue
-        return repr(classifier)
+        return _structure(classifier)
     return None
+
+
+class _WithoutRandomWeights(TorchFunctionMode):
+    """Leaves new weights as the memory happens to be: drawing them is most of the time that building takes."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        options = kwargs or {}
+        if getattr(func, "__module__", None) == "torch.nn.init" or func in (
+            torch.Tensor.uniform_,
+            torch.Tensor.normal_,
+        ):
+            return args[0] if args else options["tensor"]
+        return func(*args, **options)
+
+
+def _structure(encoder: nn.Module) -> dict[str, Any]:
+    """All that tells one network from another, except its weights: classes, settings and shapes, by module."""
+    return {
+        name: (
+            type(module),
+            {key: _plain(value) for key, value in vars(module).items() if key[0] != "_" and key not in _PASSING},
+            {key: tuple(value.shape) for key, value in module._parameters.items() if value is not None},
+            {key: tuple(value.shape) for key, value in module._buffers.items() if value is not None},
+        )
+        for name, module in encoder.named_modules()
+    }
+
+
+def _plain(value: object) -> object:
+    """Settings as they are, functions by name; of other objects only that there is one."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return getattr(value, "__qualname__", type(value).__qualname__)
 
 
 def _guesses(encoder: nn.Module, num_classes: int, channels: int) -> Iterator[Architecture]:
@@ -135,11 +175,11 @@ def _build_torchvision(architecture: Architecture) -> nn.Module:
 def _build_transformers(architecture: Architecture) -> nn.Module:
     import transformers
 
-    base: Any = transformers.PreTrainedModel
     kind = getattr(transformers, architecture.name, None)
-    if not (isinstance(kind, type) and issubclass(kind, base)):
+    if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
         raise ValueError("transformers has no model of that name")
-    classifier: nn.Module = kind(kind.config_class.from_dict(architecture.arguments))
+    model_class: Any = kind
+    classifier: nn.Module = model_class(model_class.config_class.from_dict(architecture.arguments))
     return classifier
 
 

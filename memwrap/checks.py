@@ -107,8 +107,10 @@ def _layouts(channels: int, layouts: tuple[int, ...]) -> str:
 
 
 def _check_vectors(name: str, vectors: Tensor, in_features: int, layouts: dict[int, str]) -> None:
+    expected = f"{' or '.join(layouts.values())} with D = {in_features}"
+    if not isinstance(vectors, Tensor):
+        raise InputError(f"{name} is a {type(vectors).__name__}; expected a float tensor {expected}")
     if vectors.ndim not in layouts or vectors.shape[-1] != in_features:
-        expected = " or ".join(layouts.values())
-        raise InputError(f"{name} has shape {tuple(vectors.shape)}; expected {expected} with D = {in_features}")
+        raise InputError(f"{name} has shape {tuple(vectors.shape)}; expected {expected}")
     if not vectors.is_floating_point():
         raise InputError(f"{name} has dtype {vectors.dtype}; expected floating point")

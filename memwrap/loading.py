@@ -2,6 +2,7 @@
 
 import copy
 import os
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ def load(
     settings, parts = store.read(path)
     try:
         model = _assemble(path, settings, classifier)
-        _put_in(model, parts["weights"])
+        _put_in(model, parts["weights"], settings["state_versions"])
         _prove(model, parts["probe"], given=classifier is not None)
         if "memory" in parts:
             model.restore(RememberedMemory(**parts["memory"]))
@@ -65,14 +66,16 @@ def _assemble(path: Path, settings: dict[str, Any], given: nn.Module | None) -> 
     return MemoryClassifier(encoder, MemoryWrap(**settings["layer"]), origin)
 
 
-def _put_in(model: MemoryClassifier, weights: dict[str, Tensor]) -> None:
+def _put_in(model: MemoryClassifier, weights: dict[str, Tensor], versions: dict[str, int]) -> None:
     dtypes = {tensor.dtype for tensor in weights.values() if tensor.is_floating_point()}
     if len(dtypes) == 1:
         model.to(dtypes.pop())
+    state: Any = OrderedDict(weights)
+    state._metadata = {name: {"version": version} for name, version in versions.items()}
     try:
-        model.load_state_dict(weights)
-    except RuntimeError as error:
-        lines = [line.strip() for line in str(error).splitlines()[1:4]]
+        model.load_state_dict(state)
+    except (RuntimeError, ValueError) as error:
+        lines = [line.strip() for line in str(error).splitlines()[:4]]
         raise LoadError(
             f"the saved weights do not fit the classifier ({' '.join(lines)}); "
             "give one of the architecture that was saved: memwrap.load(..., classifier=...)"

@@ -140,7 +140,7 @@ class MemoryClassifier(nn.Module):
         """
         self._refuse_if_stale()
         architecture = describe(self.encoder, self.origin.layer, self.origin.num_classes, self.origin.image_shape[0])
-        kind = type(self.encoder)
+        kind, state = type(self.encoder), self.state_dict()
         settings = {
             "classifier": {
                 "architecture": None if architecture is None else asdict(architecture),
@@ -148,8 +148,9 @@ class MemoryClassifier(nn.Module):
                 **asdict(self.origin),
             },
             "layer": self.layer.settings(),
+            "state_versions": _versions(state),
         }
-        parts = {"weights": _tensors_only(self.state_dict()), "probe": self._probe()}
+        parts = {"weights": _tensors_only(state), "probe": self._probe()}
         if self.remembered is not None:
             parts["memory"] = self.remembered.tensors()
         store.write(Path(folder), settings, parts)
@@ -185,8 +186,9 @@ class MemoryClassifier(nn.Module):
     def _refuse_if_stale(self) -> None:
         if self._snapshot is not None and not self._snapshot.holds():
             raise StaleMemoryError(
-                "the remembered memory is stale: weights or buffers have changed since it was encoded (by an optimiser, "
-                "by load_state_dict, in a training pass); call model.remember(images, labels) again or model.forget()"
+                "the remembered memory is stale: weights or buffers have changed since it was encoded (by an optimiser "
+                "or load_state_dict, or in a training pass); "
+                "call model.remember(images, labels) again or model.forget()"
             )
 
     def _encode_memory(self, memory: Tensor) -> Tensor:
@@ -251,6 +253,12 @@ def _tensors_only(state: dict[str, Any]) -> dict[str, Tensor]:
     if others := [name for name, value in state.items() if not isinstance(value, Tensor)]:
         raise SaveError(f"the classifier keeps state that is no tensor ({', '.join(others)}); it cannot be saved")
     return state
+
+
+def _versions(state: dict[str, Any]) -> dict[str, int]:
+    """The version of each module's state, by which torch's modules recognise the states of older ones."""
+    metadata = getattr(state, "_metadata", {})
+    return {name: facts["version"] for name, facts in metadata.items() if "version" in facts}
 
 
 @contextmanager

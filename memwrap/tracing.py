@@ -5,7 +5,14 @@ from torch import Tensor
 
 
 def eager(tensor: Tensor) -> bool:
-    """True when nothing is compiled, exported or captured, and `tensor` has values to look at."""
-    if torch.compiler.is_compiling() or tensor.is_meta:
+    """True when nothing is compiled, exported or captured, and `tensor` has values to look at.
+
+    Also for what is no tensor at all: that is to be looked at, and refused.
+    """
+    if torch.compiler.is_compiling():
+        return False
+    if not isinstance(tensor, Tensor):
+        return True
+    if tensor.is_meta:
         return False
     return not (tensor.is_cuda and torch.cuda.is_current_stream_capturing())

@@ -1,0 +1,34 @@
+"""What all tests share: seeded random numbers, and one thread to each of the processes that run them."""
+
+import pytest
+import torch
+
+import memwrap
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def model() -> memwrap.MemoryClassifier:
+    """A small untrained model for images (B, 3, 8, 8) or larger, in evaluation mode."""
+    return memwrap.wrap(memwrap.encoders.create("tiny", num_classes=4)).eval()
+
+
+@pytest.fixture
+def images() -> torch.Tensor:
+    return torch.randn(5, 3, 8, 8)
+
+
+@pytest.fixture
+def memory() -> torch.Tensor:
+    return torch.randn(12, 3, 8, 8)
+
+
+@pytest.fixture
+def labels() -> torch.Tensor:
+    return torch.arange(12) % 4

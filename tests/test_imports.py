@@ -1,0 +1,73 @@
+"""The map of the rooms: imports go one way, and heavy libraries wait until they are needed."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import memwrap
+
+PACKAGE = Path(memwrap.__file__).parent
+
+# A room may import from those above it.
+ROOMS = [
+    "errors",
+    "version",
+    "tracing",
+    "attention",
+    "checks",
+    "layer",
+    "encoders.blocks",
+    "encoders.densenet",
+    "encoders.efficientnet",
+    "encoders.googlenet",
+    "encoders.mobilenet",
+    "encoders.resnet",
+    "encoders.shufflenet",
+    "encoders.tiny",
+    "encoders.registry",
+    "encoders",
+    "surgery",
+    "probes",
+    "architectures",
+    "store",
+    "memory",
+    "model",
+    "loading",
+    "",
+]
+
+
+def room(path: Path) -> str:
+    return ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix("__init__").removesuffix(".")
+
+
+def imported(path: Path) -> set[str]:
+    """The rooms that a file imports from, anywhere in it."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "memwrap":
+            within = node.module.removeprefix("memwrap").removeprefix(".")
+            names = {f"{within}.{alias.name}".removeprefix(".") for alias in node.names}
+            found |= {name if name in ROOMS else within for name in names}
+    return found
+
+
+def test_every_file_has_its_place_on_the_map() -> None:
+    assert {room(path) for path in PACKAGE.rglob("*.py")} == set(ROOMS)
+
+
+def test_imports_go_one_way() -> None:
+    for path in PACKAGE.rglob("*.py"):
+        place = ROOMS.index(room(path))
+        assert [name for name in imported(path) if ROOMS.index(name) >= place] == [], path.name
+
+
+def test_importing_memwrap_loads_no_heavy_library() -> None:
+    heavy = {"timm", "torchvision", "transformers", "sklearn", "matplotlib", "captum", "pandas"}
+    script = "import memwrap, sys; print(*sys.modules)"
+    before = subprocess.run(
+        [sys.executable, "-c", "import torch, sys; print(*sys.modules)"], capture_output=True, text=True, check=True
+    )
+    after = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert heavy & set(after.stdout.split()) <= heavy & set(before.stdout.split())

@@ -1,0 +1,245 @@
+"""The layer against the published package, hand-worked cases, and what it refuses."""
+
+import re
+
+import memorywrap
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.testing import assert_close
+
+from memwrap import InputError, MemoryWrap, NonFiniteError
+
+PUBLISHED = {"memory_wrap": memorywrap.MemoryWrapLayer, "only_memory": memorywrap.BaselineMemory}
+TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-10}
+
+
+def published_twin(layer: MemoryWrap) -> nn.Module:
+    """The published layer of the same variant, with the same weights."""
+    twin = PUBLISHED[layer.variant](layer.in_features, layer.num_classes).to(layer.head.first.weight.dtype)
+    second = layer.head.second[1]
+    twin.classifier.fc1.load_state_dict(layer.head.first.state_dict())
+    twin.classifier.fc2.load_state_dict(second.state_dict())
+    return twin
+
+
+def gradients(layer: nn.Module, encodings: Tensor, memory: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
+    parameters = list(layer.parameters())
+    return torch.autograd.grad(
+        cross_entropy(layer(encodings, memory), labels), [encodings, memory, *parameters], allow_unused=True
+    )
+
+
+@pytest.mark.parametrize("size", [1, 2, 100, 1000])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("variant", ["memory_wrap", "only_memory"])
+def test_agrees_with_the_published_package(variant: str, dtype: torch.dtype, size: int) -> None:
+    layer = MemoryWrap(48, 10, variant).to(dtype)
+    twin = published_twin(layer)
+    encodings = torch.randn(32, 48, dtype=dtype, requires_grad=True)
+    memory = torch.randn(size, 48, dtype=dtype, requires_grad=True)
+    labels = torch.randint(10, (32,))
+    close = {"atol": TOLERANCES[dtype], "rtol": 0}
+
+    reading = layer.read(encodings, memory)
+    logits, weights = twin(encodings, memory, return_weights=True)
+    assert_close(reading.logits, logits, **close)
+    assert_close(reading.weights, weights, **close)
+    ours, theirs = gradients(layer, encodings, memory, labels), gradients(twin, encodings, memory, labels)
+    assert len(ours) == 6
+    for own, published in zip(ours, theirs, strict=True):
+        if published is None:  # a memory of one and only its vector: the input has no say
+            assert own is None or not own.any()
+        else:
+            assert_close(own, published, **close)
+
+
+def test_forward_gives_the_logits_of_read() -> None:
+    layer, encodings, memory = MemoryWrap(6, 3), torch.randn(4, 6), torch.randn(5, 6)
+    assert_close(layer(encodings, memory), layer.read(encodings, memory).logits, atol=0, rtol=0)
+
+
+def test_a_linear_head_worked_out_by_hand() -> None:
+    layer = MemoryWrap(2, 2, head="linear")
+    with torch.no_grad():
+        layer.head.first.weight.copy_(torch.tensor([[1.0, 0.0, 2.0, 0.0], [0.0, 1.0, 0.0, 3.0]]))
+        layer.head.first.bias.copy_(torch.tensor([0.5, -0.5]))
+    # The input lies along the first axis: similarities 1, 0, -1, so the first sample alone has weight.
+    reading = layer.read(torch.tensor([[2.0, 0.0]]), torch.tensor([[5.0, 0.0], [0.0, 4.0], [-1.0, 0.0]]))
+    assert_close(reading.weights, torch.tensor([[1.0, 0.0, 0.0]]))
+    assert_close(reading.memory_vector, torch.tensor([[5.0, 0.0]]))
+    assert_close(reading.logits, torch.tensor([[2 + 2 * 5 + 0.5, -0.5]]))
+
+
+def test_a_linear_head_splits_each_logit_into_shares_of_the_samples() -> None:
+    layer = MemoryWrap(6, 3, "only_memory", head="linear")
+    encodings, memory = torch.randn(4, 6), torch.randn(9, 6)
+    reading, prepared = layer.read(encodings, memory), layer.prepare(memory)
+    assert prepared.first_layer is not None
+    shares = reading.weights.unsqueeze(-1) * prepared.first_layer
+    assert_close(shares.sum(1) + layer.head.first.bias, reading.logits)
+
+
+@pytest.mark.parametrize(("variant", "factor"), [("memory_wrap", 2), ("only_memory", 1)])
+def test_the_mlp_has_one_hidden_layer_of_twice_its_input(variant: str, factor: int) -> None:
+    sizes = [parameter.shape for parameter in MemoryWrap(7, 3, variant).parameters()]
+    assert sizes == [(14 * factor, 7 * factor), (14 * factor,), (3, 14 * factor), (3,)]
+
+
+def test_projected_encodings_are_what_attention_and_head_see() -> None:
+    layer, plain = MemoryWrap(10, 3, project=4), MemoryWrap(4, 3)
+    plain.head.load_state_dict(layer.head.state_dict())
+    encodings, memory = torch.randn(5, 10), torch.randn(8, 10)
+    reading = layer.read(encodings, memory)
+    expected = plain.read(layer.projection(encodings), layer.projection(memory))
+    assert reading.memory_vector.shape == (5, 4)
+    for ours, theirs in zip(vars(reading).values(), vars(expected).values(), strict=True):
+        assert_close(ours, theirs)
+
+
+def test_one_memory_for_each_row_is_each_row_with_its_memory() -> None:
+    layer, encodings, memories = MemoryWrap(6, 3), torch.randn(4, 6), torch.randn(4, 7, 6)
+    together = layer.read(encodings, memories)
+    for row in range(4):
+        alone = layer.read(encodings[row : row + 1], memories[row])
+        assert_close(together.logits[row : row + 1], alone.logits)
+        assert_close(together.weights[row : row + 1], alone.weights)
+
+
+def test_permuting_the_memory_leaves_the_logits() -> None:
+    layer, encodings, memory = MemoryWrap(6, 3).double(), torch.randn(4, 6).double(), torch.randn(30, 6).double()
+    assert_close(layer(encodings, memory[torch.randperm(30)]), layer(encodings, memory))
+
+
+def test_samples_without_weight_do_not_matter() -> None:
+    layer, encoding, memory = MemoryWrap(3, 4), torch.randn(1, 3), torch.randn(30, 3)
+    full = layer.read(encoding, memory)
+    used = full.weights[0] > 0
+    assert 0 < used.sum() < len(memory)
+    assert_close(layer(encoding, memory[used]), full.logits)
+    assert_close(layer.read(encoding, memory, keep=used).logits, full.logits)
+
+
+@pytest.mark.parametrize("size", [1, 5, 500])
+@pytest.mark.parametrize("project", [None, 5])
+@pytest.mark.parametrize("head", ["mlp", "linear"])
+@pytest.mark.parametrize("variant", ["memory_wrap", "only_memory"])
+def test_a_prepared_memory_reads_the_same(variant: str, head: str, project: int | None, size: int) -> None:
+    layer = MemoryWrap(12, 3, variant, head, project).double()
+    encodings, memory = torch.randn(6, 12).double(), torch.randn(size, 12).double()
+    prepared = layer.prepare(memory)
+    keep = torch.rand(6, size) > 0.3
+    keep[:, 0] = True
+    for mask in (None, keep):
+        expected, reading = layer.read(encodings, memory, mask), layer.read_prepared(encodings, prepared, mask)
+        for ours, theirs in zip(vars(reading).values(), vars(expected).values(), strict=True):
+            assert_close(ours, theirs)
+    assert_close(layer.forward_prepared(encodings, prepared), layer(encodings, memory))
+
+
+def test_a_first_layer_is_prepared_only_where_it_saves_work() -> None:
+    layer = MemoryWrap(12, 3)
+    assert layer.prepare(torch.randn(16, 12)).first_layer is not None
+    assert layer.prepare(torch.randn(17, 12)).first_layer is None  # 17 · 48 > 17 · 12 + 12 · 48
+
+
+BAD = {
+    "empty memory": (torch.randn(2, 6), torch.randn(0, 6), InputError, "memory is empty: its shape is (0, 6)"),
+    "memory of the wrong width": (
+        torch.randn(2, 6),
+        torch.randn(4, 5),
+        InputError,
+        "memory has shape (4, 5); expected (M, D) or (B, M, D) with D = 6",
+    ),
+    "encodings of the wrong width": (
+        torch.randn(2, 7),
+        torch.randn(4, 6),
+        InputError,
+        "encodings has shape (2, 7); expected (B, D) with D = 6",
+    ),
+    "memories for another number of inputs": (
+        torch.randn(2, 6),
+        torch.randn(3, 4, 6),
+        InputError,
+        "holds one memory for each of 3 inputs, but there are 2 encodings",
+    ),
+    "integer encodings": (
+        torch.ones(2, 6, dtype=torch.int64),
+        torch.randn(4, 6),
+        InputError,
+        "encodings has dtype torch.int64; expected floating point",
+    ),
+    "an array": (
+        torch.randn(2, 6),
+        torch.randn(4, 6).numpy(),
+        InputError,
+        "memory is a ndarray; expected a float tensor (M, D) or (B, M, D) with D = 6",
+    ),
+    "NaN in an encoding": (
+        torch.tensor([[1.0] * 6, [torch.nan] * 6]),
+        torch.randn(4, 6),
+        NonFiniteError,
+        "encodings: 1 of 2 vectors hold NaN, infinity or values too large to square (the first is number 1)",
+    ),
+    "infinity in the memory": (
+        torch.randn(2, 6),
+        torch.tensor([[1.0] * 6, [1.0] * 5 + [torch.inf]]),
+        NonFiniteError,
+        "memory: 1 of 2 vectors hold NaN, infinity",
+    ),
+    "values that overflow when squared": (
+        torch.randn(2, 6),
+        torch.full((3, 6), 1e30),
+        NonFiniteError,
+        "memory: 3 of 3 vectors",
+    ),
+}
+
+
+@pytest.mark.parametrize("project", [None, 3])
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_refused_in_words(case: str, project: int | None) -> None:
+    encodings, memory, error, message = BAD[case]
+    with pytest.raises(error, match=re.escape(message)):
+        MemoryWrap(6, 3, project=project)(encodings, memory)
+
+
+@pytest.mark.parametrize(
+    ("keep", "message"),
+    [
+        (torch.ones(4), "keep has dtype torch.float32; expected torch.bool"),
+        (torch.ones(3, dtype=torch.bool), "keep has shape (3,); expected (4,) for all inputs, or (2, 4)"),
+        (torch.zeros(4, dtype=torch.bool), "keep takes all 4 memory samples out; leave at least one"),
+        (torch.tensor([[True] * 4, [False] * 4]), "keep takes all 4 memory samples out for input 1"),
+    ],
+)
+def test_a_mask_that_cannot_be_used_is_refused(keep: Tensor, message: str) -> None:
+    layer, encodings, memory = MemoryWrap(6, 3), torch.randn(2, 6), torch.randn(4, 6)
+    with pytest.raises(InputError, match=re.escape(message)):
+        layer.read(encodings, memory, keep)
+    with pytest.raises(InputError, match=re.escape(message)):
+        layer.read_prepared(encodings, layer.prepare(memory), keep)
+
+
+def test_a_head_with_nan_does_not_stay_silent() -> None:
+    layer, encodings, memory = MemoryWrap(6, 3), torch.randn(2, 6), torch.randn(4, 6)
+    with torch.no_grad():
+        layer.head.second[1].bias[1] = torch.nan
+    with pytest.raises(NonFiniteError, match="logits of 2 of 2 inputs are not finite"):
+        layer(encodings, memory)
+    with pytest.raises(NonFiniteError, match="logits of 2 of 2 inputs are not finite"):
+        layer.forward_prepared(encodings, layer.prepare(memory))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"variant": "standard"}, "variant is 'standard'; expected one of 'memory_wrap', 'only_memory'"),
+        ({"head": "mpl"}, "head is 'mpl'; expected one of 'mlp', 'linear'"),
+        ({"project": 0}, "project is 0; expected at least 1"),
+    ],
+)
+def test_options_that_do_not_exist_are_refused(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=re.escape(message)):
+        MemoryWrap(6, 3, **arguments)

@@ -1,0 +1,141 @@
+"""Which layer is found in hand-written classifiers, and in which words the others are refused."""
+
+import copy
+import re
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+import memwrap
+from memwrap import InputError, WrapError
+from tests import networks
+
+FOUND = {
+    networks.Plain: ("fc", 6),
+    networks.HeadFirst: ("fc", 6),
+    networks.AuxiliaryInTraining: ("fc", 6),
+    networks.SharedHead: ("fc", 6),
+    networks.ConvolutionalHead: ("fc", 6),
+    networks.Flattened: ("layers.3", 20),
+}
+
+REFUSED = {
+    networks.LogSoftmax: "fc is followed by log_softmax: let the classifier return the logits",
+    networks.ReluInPlace: "fc gives an output that is not the model's output",
+    networks.Averaged: "the classifier averages the outputs of fc, second; a memory can replace one last layer only",
+    networks.AveragedZeros: "the classifier averages the outputs of fc, second",
+    networks.CalledTwice: "fc is called 2 times for one prediction",
+    networks.ChangedInTraining: "fc gives an output that is changed before it is returned in training",
+    networks.ReturnsTuple: "the classifier returns a tuple; expected a tensor (B, C), or an object with .logits",
+    networks.UsesWeights: "fc cannot be replaced: the classifier then fails with AttributeError",
+    networks.OwnHead: 'A module whose output is the model\'s output can be replaced whole: layer="fc"',
+    networks.ConvolutionalHeadOnMaps: "fc takes one vector for each image only while images are small",
+    networks.Headless: "the classifier has no linear layer",
+}
+
+
+@pytest.mark.parametrize("network", FOUND)
+def test_the_last_layer_is_found_and_its_input_becomes_the_encoding(network: type[nn.Module]) -> None:
+    classifier = network().eval()
+    model = memwrap.wrap(classifier)
+    assert (model.origin.layer, model.layer.in_features, model.layer.num_classes) == (*FOUND[network], networks.CLASSES)
+    taken = []
+    classifier.get_submodule(model.origin.layer).register_forward_hook(lambda *call: taken.append(call[1][0]))
+    images = torch.randn(3, *model.origin.image_shape)
+    classifier(images)
+    assert_close(model.encode(images), taken[0].flatten(1), atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("network", REFUSED)
+def test_what_cannot_be_replaced_is_refused_in_words(network: type[nn.Module]) -> None:
+    with pytest.raises(WrapError, match=re.escape(REFUSED[network])):
+        memwrap.wrap(network())
+
+
+def test_a_layer_of_another_kind_can_be_named() -> None:
+    model = memwrap.wrap(networks.OwnHead(), layer="fc")
+    assert model.layer.in_features == 6
+    assert model(torch.randn(2, 3, 8, 8), memory=torch.randn(4, 3, 8, 8)).shape == (2, 5)
+
+
+def test_a_whole_head_can_be_named() -> None:
+    classifier = nn.Sequential(
+        nn.Conv2d(3, 6, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Sequential(nn.Linear(6, 9), nn.Linear(9, 5))
+    )
+    assert memwrap.wrap(classifier).layer.in_features == 9
+    assert memwrap.wrap(classifier, layer="3").layer.in_features == 6
+
+
+def test_a_named_layer_is_proved_too() -> None:
+    with pytest.raises(WrapError, match=re.escape("layer 'narrow' gives an output that is not the model's output")):
+        memwrap.wrap(networks.HeadFirst(), layer="narrow")
+    with pytest.raises(WrapError, match=re.escape("the classifier has no layer 'head.fc'; it has fc")):
+        memwrap.wrap(networks.Plain(), layer="head.fc")
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_the_classifier_given_is_left_unchanged(training: bool) -> None:
+    classifier = networks.HeadFirst().train(training)
+    classifier.body[1].eval()
+    before, modules = copy.deepcopy(classifier.state_dict()), list(classifier.named_modules())
+    generator_state = torch.get_rng_state()
+    modes = [module.training for module in classifier.modules()]
+    model = memwrap.wrap(classifier)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1)
+    assert list(classifier.named_modules()) == modules
+    assert [module.training for module in classifier.modules()] == modes
+    for name, value in classifier.state_dict().items():
+        assert_close(value, before[name], atol=0, rtol=0)
+    # The new head is initialised at random; probing takes no random numbers before it.
+    torch.set_rng_state(generator_state)
+    expected = memwrap.MemoryWrap(6, networks.CLASSES)
+    assert_close(model.layer.head.first.weight - 1, expected.head.first.weight)
+
+
+def test_all_other_weights_and_statistics_are_kept() -> None:
+    classifier = networks.Plain()
+    classifier(torch.randn(4, 3, 8, 8))
+    model = memwrap.wrap(classifier)
+    kept = model.encoder.state_dict()
+    assert set(classifier.state_dict()) - set(kept) == {"fc.weight", "fc.bias"}
+    for name, value in kept.items():
+        assert_close(value, classifier.state_dict()[name], atol=0, rtol=0)
+
+
+def test_dropout_before_the_last_layer_still_acts() -> None:
+    model = memwrap.wrap(networks.Plain().train())
+    assert (model.encode(torch.randn(50, 3, 8, 8)) == 0).float().mean() > 0.3
+
+
+def test_the_number_of_classes_can_be_changed() -> None:
+    model = memwrap.wrap(networks.Plain(), num_classes=9)
+    assert model(torch.randn(2, 3, 8, 8), memory=torch.randn(4, 3, 8, 8)).shape == (2, 9)
+
+
+def test_an_example_says_which_images_the_classifier_takes() -> None:
+    classifier = nn.Sequential(nn.Flatten(), nn.Linear(3 * 5 * 7, 4), nn.ReLU(), nn.Linear(4, 2))
+    with pytest.raises(WrapError, match=r"takes none of the image shapes tried; give some of your images"):
+        memwrap.wrap(classifier)
+    assert memwrap.wrap(classifier, example=torch.randn(1, 3, 5, 7)).origin.image_shape == (3, 5, 7)
+    with pytest.raises(WrapError, match=r"none of the image shapes tried:\n  \(3, 5, 5\): RuntimeError"):
+        memwrap.wrap(classifier, example=torch.randn(1, 3, 5, 5))
+    with pytest.raises(InputError, match=re.escape("example has shape (3, 5, 7)")):
+        memwrap.wrap(classifier, example=torch.randn(3, 5, 7))
+
+
+def test_what_is_no_plain_classifier_is_refused(model: memwrap.MemoryClassifier) -> None:
+    with pytest.raises(WrapError, match=re.escape("classifier is a str; expected a torch.nn.Module")):
+        memwrap.wrap("resnet18")
+    with pytest.raises(WrapError, match="classifier has a memory already"):
+        memwrap.wrap(model)
+    with pytest.raises(WrapError, match="lazy layers without weights yet"):
+        memwrap.wrap(nn.Sequential(nn.Flatten(), nn.LazyLinear(4)))
+
+
+def test_a_compiled_classifier_is_taken_out_of_its_shell() -> None:
+    model = memwrap.wrap(torch.compile(networks.Plain(), backend="eager"))
+    assert type(model.encoder) is networks.Plain
