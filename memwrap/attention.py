@@ -6,8 +6,7 @@ The samples of positive weight *are* the explanation of a prediction, so roundin
 and sparsemax are computed in float32 at least (float64 stays float64), whatever autocast says, and never in TF32.
 """
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -17,6 +16,8 @@ from memwrap.tracing import eager
 
 # Under the root of a squared norm, as in the published code: a zero encoding is similar to nothing, not NaN.
 EPSILON = 1e-6
+
+_NOTHING = nullcontext()
 
 # From so many scores on, the largest eighth is looked at before all are sorted: a trained model's support lies in it.
 MANY_SCORES = 1024
@@ -70,43 +71,43 @@ def inverse_norms(vectors: Tensor) -> Tensor:
 
     Zero or NaN for a vector that holds NaN or infinity, or that is too long for its length to be squared.
     """
-    vectors = in_full_precision(vectors)
-    with without_autocast(vectors):
-        return vectors.square().sum(-1).add_(EPSILON).rsqrt_()
+    return in_full_precision(vectors).square().sum(-1).add_(EPSILON).rsqrt_()
 
 
 def in_full_precision(tensor: Tensor) -> Tensor:
     """`tensor` in float32, or as it is when it is wider."""
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+    return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
 
 
 def without_autocast(tensor: Tensor) -> AbstractContextManager[Any]:
     """Switches autocast off for the device of `tensor`, if it is on."""
     device = tensor.device.type
-    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
-        return torch.autocast(device, enabled=False)
-    return nullcontext()
+    if tensor.is_meta or not torch.is_autocast_enabled(device):
+        return _NOTHING
+    return torch.autocast(device, enabled=False)
 
 
-@contextmanager
-def without_tf32(tensor: Tensor, convolutions: bool = False) -> Iterator[None]:
+class without_tf32:
     """Keeps float32 products on the device of `tensor` from being rounded to TF32 or bfloat16, where users allow it.
 
     convolutions: those, too.
     """
-    cudnn: Any = torch.backends.cudnn  # attributes that are made at run time
-    onednn: Any = torch.backends.mkldnn
-    backends: list[Any] = [torch.backends.cuda.matmul if tensor.is_cuda else onednn.matmul]
-    if convolutions:
-        backends.append(cudnn.conv if tensor.is_cuda else onednn.conv)
-    before = [backend.fp32_precision for backend in backends]
-    try:
-        for backend in backends:
-            backend.fp32_precision = "ieee"
-        yield
-    finally:
-        for backend, precision in zip(backends, before, strict=True):
-            backend.fp32_precision = precision
+
+    def __init__(self, tensor: Tensor, convolutions: bool = False) -> None:
+        backend: Any = torch.backends.cuda if tensor.is_cuda else torch.backends.mkldnn
+        self._switches: list[Any] = [backend.matmul]
+        if convolutions:
+            convolving: Any = torch.backends.cudnn if tensor.is_cuda else torch.backends.mkldnn
+            self._switches.append(convolving.conv)
+
+    def __enter__(self) -> None:
+        self._before = [switch.fp32_precision for switch in self._switches]
+        for switch in self._switches:
+            switch.fp32_precision = "ieee"
+
+    def __exit__(self, *failure: object) -> None:
+        for switch, precision in zip(self._switches, self._before, strict=True):
+            switch.fp32_precision = precision
 
 
 class _Sparsemax(torch.autograd.Function):
@@ -135,7 +136,7 @@ class _Sparsemax(torch.autograd.Function):
 def _threshold(scores: Tensor, dim: int) -> Tensor:
     """What sparsemax takes off each score, so that the positive rest sums to one; `dim` shrinks to length 1."""
     count = scores.shape[dim]
-    if eager(scores) and count >= MANY_SCORES:
+    if eager(scores) and count >= MANY_SCORES:  # in this order, as a trace must not depend on the count
         largest = scores.topk(count // 8, dim).values
         threshold = _threshold_of_sorted(largest, dim)
         # Where even the least of the largest lies below the threshold, so do all that were left out.
@@ -147,7 +148,8 @@ def _threshold(scores: Tensor, dim: int) -> Tensor:
 def _threshold_of_sorted(descending: Tensor, dim: int) -> Tensor:
     """The threshold of scores that fall along `dim`."""
     counts = torch.arange(1, descending.shape[dim] + 1, device=descending.device, dtype=descending.dtype)
-    counts = counts.reshape([-1 if axis == dim % descending.ndim else 1 for axis in range(descending.ndim)])
+    if dim not in (-1, descending.ndim - 1):
+        counts = counts.reshape([-1 if axis == dim % descending.ndim else 1 for axis in range(descending.ndim)])
     # The n largest alone would set the threshold (their sum - 1) / n. That grows with n as long as the next score lies
     # above it, and falls from there on: its maximum is the threshold of all.
     return ((descending.cumsum(dim) - 1) / counts).amax(dim, keepdim=True)

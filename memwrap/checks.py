@@ -32,9 +32,8 @@ def check_memory(memory: Tensor, inputs: int | None, in_features: int) -> None:
 
 def check_scales(name: str, scales: Tensor) -> None:
     """scales (...): inverse norms of vectors that are all finite, and short enough to be squared."""
-    if (
-        not float(scales.detach().min()) > 0
-    ):  # NaN is not; and this runs before every prediction, so it is one operation
+    # One operation, as this runs before every prediction; NaN is not larger than zero, either.
+    if not scales.min().item() > 0:
         good = scales > 0
         first = int((~good).flatten().nonzero()[0])
         raise NonFiniteError(
@@ -46,7 +45,7 @@ def check_scales(name: str, scales: Tensor) -> None:
 def check_logits(logits: Tensor) -> None:
     """logits (B, C): all finite."""
     # One operation before every prediction; only a sum that is not finite makes the closer look worth its time.
-    if not math.isfinite(float(logits.detach().sum())) and bool((bad := ~logits.isfinite().all(-1)).any()):
+    if not math.isfinite(logits.sum().item()) and bool((bad := ~logits.isfinite().all(-1)).any()):
         raise NonFiniteError(
             f"logits of {int(bad.sum())} of {len(bad)} inputs are not finite although their encodings are; "
             "the head's weights hold NaN or have grown too large: did training diverge?"
@@ -107,10 +106,10 @@ def _layouts(channels: int, layouts: tuple[int, ...]) -> str:
 
 
 def _check_vectors(name: str, vectors: Tensor, in_features: int, layouts: dict[int, str]) -> None:
-    expected = f"{' or '.join(layouts.values())} with D = {in_features}"
-    if not isinstance(vectors, Tensor):
-        raise InputError(f"{name} is a {type(vectors).__name__}; expected a float tensor {expected}")
-    if vectors.ndim not in layouts or vectors.shape[-1] != in_features:
-        raise InputError(f"{name} has shape {tuple(vectors.shape)}; expected {expected}")
-    if not vectors.is_floating_point():
-        raise InputError(f"{name} has dtype {vectors.dtype}; expected floating point")
+    if isinstance(vectors, Tensor) and vectors.ndim in layouts and vectors.shape[-1] == in_features:
+        if not vectors.is_floating_point():
+            raise InputError(f"{name} has dtype {vectors.dtype}; expected floating point")
+        return
+    given = f"has shape {tuple(vectors.shape)}" if isinstance(vectors, Tensor) else f"is a {type(vectors).__name__}"
+    expected = f"a float tensor {' or '.join(layouts.values())} with D = {in_features}"
+    raise InputError(f"{name} {given}; expected {expected}")

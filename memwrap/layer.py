@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from memwrap.attention import content_weights, inverse_norms, memory_vector
+from memwrap.attention import content_weights, inverse_norms, memory_vector, without_autocast
 from memwrap.checks import check_encodings, check_keep, check_logits, check_memory, check_scales
 from memwrap.errors import InputError
 from memwrap.tracing import eager
@@ -43,12 +43,15 @@ class Head(nn.Module):
         super().__init__()
         # Twice as wide as its input, as in the paper (app. "Final Layer").
         self.first = nn.Linear(in_features, num_classes if linear else 2 * in_features)
-        self.second = nn.Identity() if linear else nn.Sequential(nn.ReLU(), nn.Linear(2 * in_features, num_classes))
+        self.second = None if linear else nn.Linear(2 * in_features, num_classes)
 
     def forward(self, features: Tensor) -> Tensor:
         """features (B, in_features) -> logits (B, C)"""
-        logits: Tensor = self.second(self.first(features.to(self.first.weight.dtype)))
-        return logits
+        return self.after_first(self.first(features.to(self.first.weight.dtype)))
+
+    def after_first(self, hidden: Tensor) -> Tensor:
+        """What the first linear layer gives, (B, H) -> logits (B, C)"""
+        return hidden if self.second is None else self.second(functional.relu(hidden))
 
 
 class MemoryWrap(nn.Module):
@@ -74,7 +77,7 @@ class MemoryWrap(nn.Module):
         self.in_features, self.num_classes = in_features, num_classes
         self.variant, self.head_kind, self.project = variant, head, project
         self.width = project or in_features
-        self.projection = nn.Linear(in_features, project) if project else nn.Identity()
+        self.projection = nn.Linear(in_features, project) if project else None
         self.head = Head(self.width * (2 if variant == "memory_wrap" else 1), num_classes, linear=head == "linear")
 
     def forward(self, encodings: Tensor, memory: Tensor) -> Tensor:
@@ -86,7 +89,7 @@ class MemoryWrap(nn.Module):
         if checked := eager(encodings):
             check_encodings(encodings, self.in_features)
             check_memory(memory, len(encodings), self.in_features)
-        queries, keys = self.projection(encodings), self.projection(memory)
+        queries, keys = self._projected(encodings), self._projected(memory)
         scales = inverse_norms(queries), inverse_norms(keys)
         if checked:
             check_scales("encodings", scales[0])
@@ -103,7 +106,7 @@ class MemoryWrap(nn.Module):
         """Do the memory's part of the arithmetic once, for a memory (M, D) that stays while the weights do."""
         if checked := eager(memory):
             check_memory(memory, None, self.in_features)
-        keys = self.projection(memory)
+        keys = self._projected(memory)
         scales = inverse_norms(keys)
         if checked:
             check_scales("memory", scales)
@@ -111,14 +114,35 @@ class MemoryWrap(nn.Module):
 
     def read_prepared(self, encodings: Tensor, memory: PreparedMemory, keep: Tensor | None = None) -> Reading:
         """What `read` gives for the memory that was prepared, for less work."""
-        queries, weights = self._queries_and_weights(encodings, memory, keep)
-        vector = memory_vector(weights, memory.encodings)
-        return Reading(self._prepared_logits(queries, weights, memory), weights, vector)
+        logits, weights = self._judge(encodings, memory, keep)
+        return Reading(logits, weights, memory_vector(weights, memory.encodings))
 
     def forward_prepared(self, encodings: Tensor, memory: PreparedMemory) -> Tensor:
         """What `forward` gives for the memory that was prepared."""
-        queries, weights = self._queries_and_weights(encodings, memory, None)
-        return self._prepared_logits(queries, weights, memory)
+        return self._judge(encodings, memory, None)[0]
+
+    def _judge(self, encodings: Tensor, memory: PreparedMemory, keep: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Logits and weights by a prepared memory."""
+        if checked := eager(encodings):
+            check_encodings(encodings, self.in_features)
+        queries = self._projected(encodings)
+        scales = inverse_norms(queries)
+        if checked:
+            check_scales("encodings", scales)
+            check_keep(keep, len(encodings), len(memory.encodings))
+        weights = content_weights(queries, scales, memory.encodings, memory.scales, keep)
+        if memory.first_layer is None:
+            logits: Tensor = self.head(self._features(queries, memory_vector(weights, memory.encodings)))
+        else:
+            joined = [weights] if self.variant == "only_memory" else [weights, queries.to(weights.dtype)]
+            features = torch.cat(joined, dim=1).to(memory.first_layer.dtype)
+            logits = self.head.after_first(torch.addmm(self.head.first.bias, features, memory.first_layer))
+        if checked:
+            check_logits(logits)
+        return logits, weights
+
+    def _projected(self, encodings: Tensor) -> Tensor:
+        return encodings if self.projection is None else self.projection(encodings)
 
     def _features(self, queries: Tensor, vector: Tensor) -> Tensor:
         """What the head takes: (B, 2 D), the input's encoding first, or (B, D)."""
@@ -132,31 +156,8 @@ class MemoryWrap(nn.Module):
         if count * (hidden - self.width) > self.width * hidden:
             return None
         own, share = weight[:, : -self.width], weight[:, -self.width :]
-        return torch.cat([functional.linear(keys.to(share.dtype), share), own.T])
-
-    def _queries_and_weights(
-        self, encodings: Tensor, memory: PreparedMemory, keep: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        if checked := eager(encodings):
-            check_encodings(encodings, self.in_features)
-        queries = self.projection(encodings)
-        scales = inverse_norms(queries)
-        if checked:
-            check_scales("encodings", scales)
-            check_keep(keep, len(encodings), len(memory.encodings))
-        return queries, content_weights(queries, scales, memory.encodings, memory.scales, keep)
-
-    def _prepared_logits(self, queries: Tensor, weights: Tensor, memory: PreparedMemory) -> Tensor:
-        first_layer = memory.first_layer
-        if first_layer is None:
-            logits: Tensor = self.head(self._features(queries, memory_vector(weights, memory.encodings)))
-        else:
-            joined = [weights] if self.variant == "only_memory" else [weights, queries.to(weights.dtype)]
-            features = torch.cat(joined, dim=1).to(first_layer.dtype)
-            logits = self.head.second(torch.addmm(self.head.first.bias, features, first_layer))
-        if eager(logits):
-            check_logits(logits)
-        return logits
+        with without_autocast(keys):
+            return torch.cat([functional.linear(keys.to(share.dtype), share), own.T])
 
     def settings(self) -> dict[str, int | str | None]:
         """The arguments that build such a layer."""

@@ -1,6 +1,7 @@
 """A remembered memory: what is kept of it, and how a change of the weights that encoded it is noticed."""
 
 import functools
+import operator
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,8 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from memwrap.layer import MemoryWrap, PreparedMemory
+
+_version = operator.attrgetter("_version")
 
 
 class RememberedMemory(nn.Module):
@@ -91,13 +94,13 @@ class Snapshot:
             same_objects = self._tables == self._copies
         except RuntimeError:
             return False
-        return same_objects and [tensor._version for tensor in self._tensors] == self._versions
+        return same_objects and list(map(_version, self._tensors)) == self._versions
 
     def _note_versions(self, written: bool) -> None:
         tensors = [item for table in self._copies for item in table.values() if isinstance(item, Tensor)]
         # Tensors made in inference mode have no version; nor can they be trained.
         self._tensors = [tensor for tensor in tensors if not tensor.is_inference()]
-        self._versions = [tensor._version - written for tensor in self._tensors]
+        self._versions = [_version(tensor) - written for tensor in self._tensors]
 
     # A copy's tensors count from zero; whether the original still held is what a copy has to know.
     def __getstate__(self) -> dict[str, Any]:

@@ -18,7 +18,7 @@ TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-10}
 def published_twin(layer: MemoryWrap) -> nn.Module:
     """The published layer of the same variant, with the same weights."""
     twin = PUBLISHED[layer.variant](layer.in_features, layer.num_classes).to(layer.head.first.weight.dtype)
-    second = layer.head.second[1]
+    second = layer.head.second
     twin.classifier.fc1.load_state_dict(layer.head.first.state_dict())
     twin.classifier.fc2.load_state_dict(second.state_dict())
     return twin
@@ -150,13 +150,13 @@ BAD = {
         torch.randn(2, 6),
         torch.randn(4, 5),
         InputError,
-        "memory has shape (4, 5); expected (M, D) or (B, M, D) with D = 6",
+        "memory has shape (4, 5); expected a float tensor (M, D) or (B, M, D) with D = 6",
     ),
     "encodings of the wrong width": (
         torch.randn(2, 7),
         torch.randn(4, 6),
         InputError,
-        "encodings has shape (2, 7); expected (B, D) with D = 6",
+        "encodings has shape (2, 7); expected a float tensor (B, D) with D = 6",
     ),
     "memories for another number of inputs": (
         torch.randn(2, 6),
@@ -225,7 +225,7 @@ def test_a_mask_that_cannot_be_used_is_refused(keep: Tensor, message: str) -> No
 def test_a_head_with_nan_does_not_stay_silent() -> None:
     layer, encodings, memory = MemoryWrap(6, 3), torch.randn(2, 6), torch.randn(4, 6)
     with torch.no_grad():
-        layer.head.second[1].bias[1] = torch.nan
+        layer.head.second.bias[1] = torch.nan
     with pytest.raises(NonFiniteError, match="logits of 2 of 2 inputs are not finite"):
         layer(encodings, memory)
     with pytest.raises(NonFiniteError, match="logits of 2 of 2 inputs are not finite"):

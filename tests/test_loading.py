@@ -175,7 +175,7 @@ def test_nothing_that_is_stored_is_pickled(model: MemoryClassifier, tmp_path: Pa
 
 def test_a_model_that_predicts_nan_is_not_saved_over_a_good_one(model: MemoryClassifier, tmp_path: Path) -> None:
     model.save(tmp_path)
-    nn.init.constant_(model.layer.head.second[1].bias, torch.nan)
+    nn.init.constant_(model.layer.head.second.bias, torch.nan)
     with pytest.raises(NonFiniteError):
         model.save(tmp_path)
     memwrap.load(tmp_path)
