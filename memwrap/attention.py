@@ -117,7 +117,8 @@ class _Sparsemax(torch.autograd.Function):
     def forward(scores: Tensor, dim: int) -> Tensor:
         # Measured from the largest score, sums stay small and a memory of one gets exactly one; nothing else changes.
         shifted = scores - scores.amax(dim, keepdim=True)
-        return (shifted - _threshold(shifted, dim)).clamp_(min=0)
+        # Not in place: compiled by torch 2.11, that gave wrong gradients.
+        return (shifted - _threshold(shifted, dim)).clamp(min=0)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, int], output: Tensor) -> None:
@@ -163,12 +164,12 @@ def _products(queries: Tensor, keys: Tensor) -> Tensor:
 
 
 def _exact_matmul(left: Tensor, right: Tensor) -> Tensor:
-    # An exported program stands alone, so it holds torch's own operators only; it runs with TF32 as its user sets it.
-    if torch.compiler.is_exporting():
-        return left @ right
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_dynamo_compiling():
         product: Tensor = _opaque_matmul(left, right)
         return product
+    # torch.export: its program stands alone, on torch's own operators, and runs with TF32 as its user sets it.
+    if torch.compiler.is_compiling():
+        return left @ right
     with without_tf32(left):
         return left @ right
 
