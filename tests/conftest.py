@@ -1,11 +1,16 @@
 """What all tests share: seeded random numbers, and one thread to each of the processes that run them."""
 
+import hypothesis
 import pytest
 import torch
 
 import memwrap
 
 torch.set_num_threads(1)
+
+# Nothing is timed: the machines that run the tests differ, and are busy.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 
 @pytest.fixture(autouse=True)

@@ -92,7 +92,8 @@ def test_each_sample_is_predicted_with_the_memory_less_itself(
         assert model.remembered.predictions[index] == model(memory[index : index + 1], memory=others).argmax()
 
 
-def test_predictions_of_samples_depend_on_the_memory_around_them() -> None:
+@pytest.mark.parametrize("chunk_size", [1, 2, 128])
+def test_predictions_of_samples_depend_on_the_memory_around_them(chunk_size: int) -> None:
     """With a head that copies the nearest sample's encoding, a sample that saw itself would predict otherwise."""
     model = memwrap.wrap(networks.Plain(), "only_memory", head="linear", num_classes=3).eval()
     model.encoder = nn.Flatten()
@@ -101,7 +102,7 @@ def test_predictions_of_samples_depend_on_the_memory_around_them() -> None:
         model.layer.head.first.weight.copy_(torch.eye(3))
         model.layer.head.first.bias.zero_()
     memory = torch.tensor([[1.0, 0.9, 0.0], [0.9, 1.0, 0.0], [0.0, 0.2, 1.0]]).reshape(3, 3, 1, 1)
-    model.remember(memory, [0, 0, 0])
+    model.remember(memory, [0, 0, 0], chunk_size)
     assert model(memory).argmax(1).tolist() == [0, 1, 2]
     assert model.remembered.predictions.tolist() == [1, 0, 1]
 

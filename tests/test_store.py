@@ -119,6 +119,22 @@ def test_a_process_killed_while_it_saves_leaves_a_whole_model(tmp_path: Path) ->
         assert (parts["weights"]["a"] == settings["number"]).all()
 
 
+def test_a_model_that_is_replaced_while_it_is_read_comes_out_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.write(tmp_path, {}, OLD)
+    read_manifest = store._read_manifest
+
+    def read_and_be_overtaken(folder: Path) -> dict[str, object]:
+        monkeypatch.undo()
+        manifest = read_manifest(folder)
+        store.write(tmp_path, {}, NEW)
+        return manifest
+
+    monkeypatch.setattr(store, "_read_manifest", read_and_be_overtaken)
+    assert_close(store.read(tmp_path)[1], NEW)
+
+
 def test_files_of_a_save_that_was_given_up_are_removed_when_they_are_old(tmp_path: Path) -> None:
     store.write(tmp_path, {}, OLD)
     abandoned = [tmp_path / ".model.json.123.partial", tmp_path / "weights.0123456789abcdef.safetensors"]

@@ -76,8 +76,9 @@ def test_a_named_layer_is_proved_too() -> None:
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_the_classifier_given_is_left_unchanged(training: bool) -> None:
-    classifier = networks.HeadFirst().train(training)
+@pytest.mark.parametrize("network", [networks.Plain, networks.HeadFirst])
+def test_the_classifier_given_is_left_unchanged(network: type[nn.Module], training: bool) -> None:
+    classifier = network().train(training)
     classifier.body[1].eval()
     before, modules = copy.deepcopy(classifier.state_dict()), list(classifier.named_modules())
     generator_state = torch.get_rng_state()
