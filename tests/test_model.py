@@ -113,6 +113,13 @@ def test_a_memory_of_one_has_no_prediction_of_its_own(model: MemoryClassifier, i
     assert (model.read(images).weights == 1).all()
 
 
+def test_a_memory_is_encoded_in_evaluation_mode(model: MemoryClassifier, memory: Tensor, labels: Tensor) -> None:
+    expected, before = model.encode(memory), copy.deepcopy(model.state_dict())
+    model.train().remember(memory, labels)
+    assert_close(model.remembered.encodings, expected)
+    assert_close(dict(model.state_dict()), dict(before), atol=0, rtol=0)
+
+
 def test_remembering_leaves_the_modes_of_all_modules(model: MemoryClassifier, memory: Tensor, labels: Tensor) -> None:
     model.train()
     model.encoder.features[0].eval()
