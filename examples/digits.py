@@ -11,7 +11,8 @@ TRAINING_IMAGES = 300
 MEMORY_SIZE = 100
 EPOCHS = 40
 BATCH_SIZE = 50
-SHOWN = 6
+SHOWN = 6  # inputs, two of them misjudged
+COLUMNS = 3  # memory images beside each
 SHADES = " .:-=+*#%@"
 
 
@@ -47,7 +48,7 @@ def picture(image: Tensor) -> list[str]:
 
 
 def show(model: memwrap.MemoryClassifier, images: Tensor, labels: Tensor) -> None:
-    """Print each image beside the three memory images that weighed most in its prediction."""
+    """Print each image beside the memory images that weighed most in its prediction."""
     memory = model.remembered
     assert memory is not None
     assert memory.predictions is not None
@@ -56,18 +57,25 @@ def show(model: memwrap.MemoryClassifier, images: Tensor, labels: Tensor) -> Non
     for image, label, logits, weights in zip(images, labels, reading.logits, reading.weights, strict=True):
         prediction = int(logits.argmax())
         probability = float(logits.softmax(dim=0)[prediction])
-        top = weights.topk(3)
-        used = int((weights > 0).sum())
-        unsure = "" if memory.predictions[top.indices[0]] == prediction else "  unsure: see its most used memory image"
-        print(f"\nlabel {label}, predicted {prediction} ({probability:.0%}) from {used} memory images{unsure}")
+        top = weights.topk(COLUMNS)
+        others = int((weights > 0).sum()) - COLUMNS
+        verdict = "right" if prediction == label else f"wrong, it is a {label}"
+        print(f"\npredicted {prediction} ({probability:.0%}): {verdict}")
+        doubt = int(memory.predictions[top.indices[0]])
+        if doubt != prediction:
+            print(f"unsure: the model itself takes the memory image that it used most for a {doubt}")
         columns = [picture(image), *(picture(memory.images[index]) for index in top.indices)]
         for row in zip(*columns, strict=True):
-            print("   ".join(row))
+            print("   ".join(row).rstrip())
         captions = [
-            f"{weight:.0%}, seen as {memory.predictions[index]}"
+            f"{weight:.0%}: a {memory.labels[index]}, taken for a {memory.predictions[index]}"
+            if memory.labels[index] != memory.predictions[index]
+            else f"{weight:.0%}: a {memory.labels[index]}"
             for weight, index in zip(top.values, top.indices, strict=True)
         ]
-        print("   ".join(f"{caption:16}" for caption in ["input", *captions]))
+        print("   ".join(f"{caption:16}" for caption in ["the image", *captions]).rstrip())
+        if others > 0:
+            print(f"and {others} more memory images with {1 - float(top.values.sum()):.0%} together")
 
 
 def main() -> None:
@@ -85,6 +93,7 @@ def main() -> None:
     wrong = (predictions != labels[test]).nonzero().flatten()
     right = (predictions == labels[test]).nonzero().flatten()
     chosen = torch.cat([right[: SHOWN - 2], wrong[:2]])
+    print("\nEach image, then the memory images that the prediction used most, with their weight and label:")
     show(model, images[test][chosen], labels[test][chosen])
 
 

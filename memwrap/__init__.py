@@ -15,8 +15,9 @@ from memwrap.errors import (
 from memwrap.layer import MemoryWrap, Reading
 from memwrap.loading import load
 from memwrap.memory import RememberedMemory
-from memwrap.model import MemoryClassifier, wrap
+from memwrap.model import MemoryClassifier
 from memwrap.version import __version__
+from memwrap.wrapping import wrap
 
 __all__ = [
     "InputError",

@@ -6,6 +6,7 @@ Nothing of this is code, and building from it reads no weights and asks no netwo
 
 import inspect
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -15,12 +16,16 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from memwrap.encoders.registry import TIMM, Recipe, create_from, recipe_of
-from memwrap.errors import LoadError, MemwrapError
+from memwrap.encoders.registry import TIMM, create_untrained, recipe_of
+from memwrap.errors import LoadError, brief
 from memwrap.surgery import take_out
 
 # Attributes that change in use, and say nothing of what a network computes.
 _PASSING = ("training", "grad_checkpointing", "gradient_checkpointing", "memwrap_recipe")
+
+
+# Settings of transformers that may make it load more than its own code.
+_FETCHING = re.compile(r"_implementation$|^quantization_config$|backbone|^model_args$|^auto_map$")
 
 
 @dataclass(frozen=True)
@@ -40,7 +45,7 @@ def describe(encoder: nn.Module, layer: str, num_classes: int, channels: int) ->
     wanted = _structure(encoder)
     for guess in _guesses(encoder, num_classes, channels):
         architecture = _as_stored(guess)
-        # A name and a few arguments may not be all that made it (drop rates, changes by hand): everything must agree.
+        # A name and a few arguments may not be all that made it (drop rates, changes by hand).
         if architecture is not None and _rebuilt_structure(architecture, layer) == wanted:
             return architecture
     return None
@@ -48,15 +53,13 @@ def describe(encoder: nn.Module, layer: str, num_classes: int, channels: int) ->
 
 def build(architecture: Architecture) -> nn.Module:
     """The classifier, with new weights."""
+    if architecture.source not in _BUILDERS:
+        raise LoadError(f"the classifier is of {architecture.source!r}; known are {', '.join(_BUILDERS)}")
     try:
-        return _BUILDERS[architecture.source](architecture)
-    except ImportError as error:
+        return _BUILDERS[architecture.source](architecture.name, architecture.arguments)
+    except Exception as error:  # whatever a library makes of a name and arguments that it does not know
         raise LoadError(
-            f"the classifier is {architecture.name!r} of {architecture.source}, which is not installed here ({error})"
-        ) from error
-    except (MemwrapError, KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        raise LoadError(
-            f"the classifier {architecture.name!r} of {architecture.source!r} cannot be built here: {error}"
+            f"the classifier {architecture.name!r} of {architecture.source} cannot be built here ({brief(error)})"
         ) from error
 
 
@@ -73,7 +76,7 @@ def _rebuilt_structure(architecture: Architecture, layer: str) -> dict[str, Any]
     # Without memory for the weights where possible; some constructors compute with tensors and need real ones.
     for cheap in (torch.device("meta"), _WithoutRandomWeights()):
         try:
-            with cheap, torch.random.fork_rng():
+            with cheap, torch.random.fork_rng(devices=[]):
                 classifier = build(architecture)
             take_out(classifier, layer)
         except (LoadError, AttributeError, NotImplementedError):
@@ -98,7 +101,10 @@ class _WithoutRandomWeights(TorchFunctionMode):
 
 
 def _structure(encoder: nn.Module) -> dict[str, Any]:
-    """All that tells one network from another, except its weights: classes, settings and shapes, by module."""
+    """What tells one network from another, except its weights: classes, public settings and shapes, by module.
+
+    Not all: a module may keep settings where this does not look. A saved model's probe finds what they change.
+    """
     return {
         name: (
             type(module),
@@ -122,13 +128,13 @@ def _plain(value: object) -> object:
 def _guesses(encoder: nn.Module, num_classes: int, channels: int) -> Iterator[Architecture]:
     recipe = recipe_of(encoder)
     if recipe is not None:
-        yield Architecture("encoders", recipe.name, _without_name(recipe))
+        yield Architecture("encoders", recipe["name"], {key: recipe[key] for key in recipe if key != "name"})
         return
     package = type(encoder).__module__.split(".")[0]
     if package == "timm":
         settings: Any = getattr(encoder, "pretrained_cfg", {})
         name = TIMM + str(settings.get("architecture"))
-        yield Architecture("encoders", name, _without_name(Recipe(name, num_classes, channels)))
+        yield Architecture("encoders", name, {"num_classes": num_classes, "channels": channels})
     elif package == "torchvision":
         yield from _torchvision_guesses(encoder, num_classes)
     elif package == "transformers" and hasattr(encoder, "config"):
@@ -145,46 +151,41 @@ def _torchvision_guesses(encoder: nn.Module, num_classes: int) -> Iterator[Archi
         builder = models.get_model_builder(name)
         if inspect.getmodule(inspect.unwrap(builder)) is file:
             yield Architecture("torchvision", name, {"num_classes": num_classes})
-            # These two build auxiliary heads only when told to, in one way or the other.
+            # GoogLeNet and Inception v3, with or without their auxiliary heads.
             if "init_weights" in inspect.signature(type(encoder)).parameters:
                 for auxiliary in (True, False):
                     arguments = {"num_classes": num_classes, "aux_logits": auxiliary, "init_weights": False}
                     yield Architecture("torchvision", name, arguments)
 
 
-def _without_name(recipe: Recipe) -> dict[str, Any]:
-    return {key: value for key, value in asdict(recipe).items() if key != "name"}
-
-
-def _build_encoder(architecture: Architecture) -> nn.Module:
-    return create_from(Recipe(architecture.name, **architecture.arguments))
-
-
-def _build_torchvision(architecture: Architecture) -> nn.Module:
+def _build_torchvision(name: str, arguments: dict[str, Any]) -> nn.Module:
     from torchvision import models
 
     allowed = {"num_classes", "aux_logits", "init_weights"}
-    if unknown := sorted(set(architecture.arguments) - allowed):
+    if unknown := sorted(set(arguments) - allowed):
         raise ValueError(f"unknown arguments {unknown}")
-    if architecture.name not in models.list_models(module=models):
+    if name not in models.list_models(module=models):
         raise ValueError("torchvision has no model of that name")
-    classifier: nn.Module = models.get_model(architecture.name, weights=None, **architecture.arguments)
+    classifier: nn.Module = models.get_model(name, weights=None, **arguments)
     return classifier
 
 
-def _build_transformers(architecture: Architecture) -> nn.Module:
+def _build_transformers(name: str, arguments: dict[str, Any]) -> nn.Module:
     import transformers
 
-    kind = getattr(transformers, architecture.name, None)
+    # Of all that the library can build only image classifiers of its own; a wrapped timm model may fetch weights.
+    kind = getattr(transformers, name, None) if "ForImageClassification" in name and "Timm" not in name else None
     if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
-        raise ValueError("transformers has no model of that name")
+        raise ValueError("transformers has no image classifier of that name")
+    if fetching := sorted(key for key, value in arguments.items() if value and _FETCHING.search(key)):
+        raise ValueError(f"arguments that may fetch code or weights: {fetching}")
     model_class: Any = kind
-    classifier: nn.Module = model_class(model_class.config_class.from_dict(architecture.arguments))
+    classifier: nn.Module = model_class(model_class.config_class.from_dict(arguments))
     return classifier
 
 
-_BUILDERS: dict[str, Callable[[Architecture], nn.Module]] = {
-    "encoders": _build_encoder,
+_BUILDERS: dict[str, Callable[[str, dict[str, Any]], nn.Module]] = {
+    "encoders": lambda name, arguments: create_untrained(name, **arguments),
     "torchvision": _build_torchvision,
     "transformers": _build_transformers,
 }

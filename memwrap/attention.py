@@ -3,21 +3,19 @@
 The letters in all shapes of this package: B inputs, M memory samples, D length of an encoding, C classes.
 
 The samples of positive weight *are* the explanation of a prediction, so rounding must not choose them: similarities
-and sparsemax are computed in float32 at least (float64 stays float64), whatever autocast says, and never in TF32.
+and sparsemax are computed in float32 at least (float64 stays float64), whatever autocast says, and not in TF32.
 """
 
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from memwrap.precision import exact_matmul, in_full_precision, without_autocast
 from memwrap.tracing import eager
 
 # Under the root of a squared norm, as in the published code: a zero encoding is similar to nothing, not NaN.
 EPSILON = 1e-6
-
-_NOTHING = nullcontext()
 
 # From so many scores on, the largest eighth is looked at before all are sorted: a trained model's support lies in it.
 MANY_SCORES = 1024
@@ -74,42 +72,6 @@ def inverse_norms(vectors: Tensor) -> Tensor:
     return in_full_precision(vectors).square().sum(-1).add_(EPSILON).rsqrt_()
 
 
-def in_full_precision(tensor: Tensor) -> Tensor:
-    """`tensor` in float32, or as it is when it is wider."""
-    return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
-
-
-def without_autocast(tensor: Tensor) -> AbstractContextManager[Any]:
-    """Switches autocast off for the device of `tensor`, if it is on."""
-    device = tensor.device.type
-    if tensor.is_meta or not torch.is_autocast_enabled(device):
-        return _NOTHING
-    return torch.autocast(device, enabled=False)
-
-
-class without_tf32:
-    """Keeps float32 products on the device of `tensor` from being rounded to TF32 or bfloat16, where users allow it.
-
-    convolutions: those, too.
-    """
-
-    def __init__(self, tensor: Tensor, convolutions: bool = False) -> None:
-        backend: Any = torch.backends.cuda if tensor.is_cuda else torch.backends.mkldnn
-        self._switches: list[Any] = [backend.matmul]
-        if convolutions:
-            convolving: Any = torch.backends.cudnn if tensor.is_cuda else torch.backends.mkldnn
-            self._switches.append(convolving.conv)
-
-    def __enter__(self) -> None:
-        self._before = [switch.fp32_precision for switch in self._switches]
-        for switch in self._switches:
-            switch.fp32_precision = "ieee"
-
-    def __exit__(self, *failure: object) -> None:
-        for switch, precision in zip(self._switches, self._before, strict=True):
-            switch.fp32_precision = precision
-
-
 class _Sparsemax(torch.autograd.Function):
     """Sparsemax by sorting; its gradient needs the support alone, so neither sort nor sums are differentiated."""
 
@@ -159,41 +121,5 @@ def _threshold_of_sorted(descending: Tensor, dim: int) -> Tensor:
 def _products(queries: Tensor, keys: Tensor) -> Tensor:
     """Scalar products (B, M) of queries (B, D) with keys (M, D) or (B, M, D)."""
     if keys.ndim == 2:
-        return _exact_matmul(queries, keys.mT)
-    return _exact_matmul(queries.unsqueeze(1), keys.mT).squeeze(1)
-
-
-def _exact_matmul(left: Tensor, right: Tensor) -> Tensor:
-    if torch.compiler.is_dynamo_compiling():
-        product: Tensor = _opaque_matmul(left, right)
-        return product
-    # torch.export: its program stands alone, on torch's own operators, and runs with TF32 as its user sets it.
-    if torch.compiler.is_compiling():
-        return left @ right
-    with without_tf32(left):
-        return left @ right
-
-
-# torch.compile cannot trace the switch above, nor may it fuse the product into a kernel that uses TF32: to it, the
-# product is one closed operator.
-@torch.library.custom_op("memwrap::exact_matmul", mutates_args=())
-def _opaque_matmul(left: Tensor, right: Tensor) -> Tensor:
-    with without_tf32(left), without_autocast(left):
-        return left @ right
-
-
-@_opaque_matmul.register_fake
-def _matmul_shape(left: Tensor, right: Tensor) -> Tensor:
-    return left @ right
-
-
-def _save_operands(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs)
-
-
-def _matmul_gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
-    left, right = ctx.saved_tensors
-    return gradient @ right.mT, left.mT @ gradient
-
-
-_opaque_matmul.register_autograd(_matmul_gradients, setup_context=_save_operands)
+        return exact_matmul(queries, keys.mT)
+    return exact_matmul(queries.unsqueeze(1), keys.mT).squeeze(1)

@@ -5,6 +5,7 @@ captured step runs without them.
 """
 
 import math
+import operator
 
 import torch
 from torch import Tensor
@@ -12,21 +13,39 @@ from torch import Tensor
 from memwrap.errors import InputError, NonFiniteError
 
 
+def check_sizes(**sizes: int | None) -> None:
+    """Whole numbers of at least one, by name; None is left out."""
+    for name, size in sizes.items():
+        if size is None:
+            continue
+        try:
+            whole = operator.index(size)
+        except TypeError:
+            raise InputError(f"{name} is a {type(size).__name__}; expected a whole number") from None
+        if whole < 1:
+            raise InputError(f"{name} is {whole}; expected at least 1")
+
+
 def check_encodings(encodings: Tensor, in_features: int) -> None:
-    """encodings (B, D), of the layer's width."""
+    """encodings (B, D), of the layer's width, at least one."""
     _check_vectors("encodings", encodings, in_features, {2: "(B, D)"})
 
 
-def check_memory(memory: Tensor, inputs: int | None, in_features: int) -> None:
-    """memory (M, D), or (B, M, D) where `inputs` says how many inputs there are; of the layer's width, not empty."""
-    layouts = {2: "(M, D)"} if inputs is None else {2: "(M, D)", 3: "(B, M, D)"}
+def check_memory(memory: Tensor, in_features: int, encodings: Tensor | None = None) -> None:
+    """memory (M, D), or (B, M, D) beside encodings (B, D); of the layer's width, not empty, of the encodings' dtype."""
+    layouts = {2: "(M, D)"} if encodings is None else {2: "(M, D)", 3: "(B, M, D)"}
     _check_vectors("memory", memory, in_features, layouts)
-    if memory.shape[-2] == 0:
-        raise InputError(f"memory is empty: its shape is {tuple(memory.shape)}; give at least one memory sample")
-    if memory.ndim == 3 and len(memory) != inputs:
+    if encodings is None:
+        return
+    if memory.ndim == 3 and len(memory) != len(encodings):
         raise InputError(
             f"memory of shape {tuple(memory.shape)} holds one memory for each of {len(memory)} inputs, but there are "
-            f"{inputs} encodings; give (M, D) to share one memory, or (B, M, D) with B = {inputs}"
+            f"{len(encodings)} encodings; give (M, D) to share one memory, or (B, M, D) with B = {len(encodings)}"
+        )
+    if (memory.dtype, memory.device) != (encodings.dtype, encodings.device):
+        raise InputError(
+            f"memory is {memory.dtype} on {memory.device}, encodings are {encodings.dtype} on {encodings.device}; "
+            "give both in one dtype on one device"
         )
 
 
@@ -56,6 +75,10 @@ def check_keep(keep: Tensor | None, inputs: int, samples: int) -> None:
     """keep (M,) or (B, M), bool, with at least one sample left for every input; None keeps all."""
     if keep is None:
         return
+    if not isinstance(keep, Tensor):
+        raise InputError(
+            f"keep is a {type(keep).__name__}; expected a bool tensor ({samples},) or ({inputs}, {samples})"
+        )
     if keep.dtype != torch.bool:
         raise InputError(f"keep has dtype {keep.dtype}; expected torch.bool, False where a sample is taken out")
     if keep.shape not in ((samples,), (inputs, samples)):
@@ -68,21 +91,19 @@ def check_keep(keep: Tensor | None, inputs: int, samples: int) -> None:
         raise InputError(f"keep takes all {samples} memory samples out{where}; leave at least one")
 
 
-def check_images(name: str, images: Tensor, channels: int, layouts: tuple[int, ...] = (4,)) -> None:
-    """images (B, channels, H, W), floating point, at least one; five dimensions where `layouts` allows them."""
-    if not isinstance(images, Tensor):
-        raise InputError(f"{name} is a {type(images).__name__}; expected a float tensor {_layouts(channels, layouts)}")
-    shape = images.shape
-    if len(shape) not in layouts or shape[-3] != channels:
-        hint = "; for a single image give image.unsqueeze(0)" if len(shape) == 3 else ""
-        raise InputError(f"{name} has shape {tuple(shape)}; expected {_layouts(channels, layouts)}{hint}")
-    if not images.is_floating_point():
+def check_images(name: str, images: Tensor, channels: int) -> None:
+    """images (N, channels, H, W), floating point, at least one."""
+    _check_pixels(name, images, channels, {4: f"(N, {channels}, H, W)"})
+
+
+def check_memory_images(memory: Tensor, images: Tensor, channels: int) -> None:
+    """memory (M, channels, H, W), or (B, M, channels, H, W) beside images (B, channels, H, W); as for images."""
+    _check_pixels("memory", memory, channels, {4: f"(M, {channels}, H, W)", 5: f"(B, M, {channels}, H, W)"})
+    if memory.ndim == 5 and len(memory) != len(images):
         raise InputError(
-            f"{name} has dtype {images.dtype}; expected floating point, normalised as the classifier was trained: "
-            "for uint8 pixels, (images / 255 - mean) / std"
+            f"memory of shape {tuple(memory.shape)} holds one memory for each of {len(memory)} inputs, but there are "
+            f"{len(images)} images; give (M, {channels}, H, W) to share one memory, or as many memories as images"
         )
-    if 0 in shape:
-        raise InputError(f"{name} is empty: its shape is {tuple(shape)}; give at least one image")
 
 
 def check_labels(labels: Tensor, images: int, num_classes: int) -> None:
@@ -93,6 +114,7 @@ def check_labels(labels: Tensor, images: int, num_classes: int) -> None:
         )
     if len(labels) != images:
         raise InputError(f"memory holds {images} images but {len(labels)} labels; each image needs one")
+    labels = labels.to(torch.int64)  # a small integer type may not hold the number of classes
     if bool(((labels < 0) | (labels >= num_classes)).any()):
         raise InputError(
             f"labels go from {int(labels.min())} to {int(labels.max())}; "
@@ -100,15 +122,33 @@ def check_labels(labels: Tensor, images: int, num_classes: int) -> None:
         )
 
 
-def _layouts(channels: int, layouts: tuple[int, ...]) -> str:
-    shapes = {4: f"(B, {channels}, H, W)", 5: f"(B, M, {channels}, H, W)"}
-    return " or ".join(shapes[dimensions] for dimensions in layouts)
+def _check_pixels(name: str, images: Tensor, channels: int, layouts: dict[int, str]) -> None:
+    if not isinstance(images, Tensor):
+        raise InputError(
+            f"{name} is a {type(images).__name__}; expected a float tensor {' or '.join(layouts.values())}: "
+            "torch.stack, torch.from_numpy or torchvision's transforms make one"
+        )
+    shape = images.shape
+    if len(shape) not in layouts or shape[-3] != channels:
+        hint = "; for a single image give image.unsqueeze(0)" if len(shape) == 3 else ""
+        if len(shape) == 4 and shape[-1] == channels:
+            hint = "; channels come first: images.permute(0, 3, 1, 2)"
+        raise InputError(f"{name} has shape {tuple(shape)}; expected {' or '.join(layouts.values())}{hint}")
+    if not images.is_floating_point():
+        raise InputError(
+            f"{name} has dtype {images.dtype}; expected floating point, normalised as the classifier was trained: "
+            "for uint8 pixels, (images / 255 - mean) / std"
+        )
+    if 0 in shape:
+        raise InputError(f"{name} is empty: its shape is {tuple(shape)}; give at least one image")
 
 
 def _check_vectors(name: str, vectors: Tensor, in_features: int, layouts: dict[int, str]) -> None:
     if isinstance(vectors, Tensor) and vectors.ndim in layouts and vectors.shape[-1] == in_features:
         if not vectors.is_floating_point():
             raise InputError(f"{name} has dtype {vectors.dtype}; expected floating point")
+        if 0 in vectors.shape:
+            raise InputError(f"{name} is empty: its shape is {tuple(vectors.shape)}; give at least one")
         return
     given = f"has shape {tuple(vectors.shape)}" if isinstance(vectors, Tensor) else f"is a {type(vectors).__name__}"
     expected = f"a float tensor {' or '.join(layouts.values())} with D = {in_features}"

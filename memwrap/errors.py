@@ -1,4 +1,4 @@
-"""Every error that memwrap raises on purpose; all are ValueErrors, so one `except` catches them."""
+"""Every error that memwrap raises on purpose. All are MemwrapErrors, and those are ValueErrors."""
 
 
 class MemwrapError(ValueError):
@@ -31,3 +31,9 @@ class SaveError(MemwrapError):
 
 class LoadError(MemwrapError):
     """A saved model is missing, damaged, foreign, newer than this version, or needs its classifier."""
+
+
+def brief(error: BaseException) -> str:
+    """The kind of an error and the first line of what it says, for use within another message."""
+    lines = str(error).splitlines() or ["no message"]
+    return f"{type(error).__name__}: {lines[0][:200]}"

@@ -6,9 +6,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from memwrap.attention import content_weights, inverse_norms, memory_vector, without_autocast
-from memwrap.checks import check_encodings, check_keep, check_logits, check_memory, check_scales
+from memwrap.attention import content_weights, inverse_norms, memory_vector
+from memwrap.checks import check_encodings, check_keep, check_logits, check_memory, check_scales, check_sizes
 from memwrap.errors import InputError
+from memwrap.precision import without_autocast
 from memwrap.tracing import eager
 
 VARIANTS = ("memory_wrap", "only_memory")
@@ -17,11 +18,15 @@ HEADS = ("mlp", "linear")
 
 @dataclass(frozen=True)
 class Reading:
-    """What the layer made of each input, and from which memory samples."""
+    """What the layer made of each input, and from which memory samples.
 
-    logits: Tensor  # (B, C)
-    weights: Tensor  # (B, M): rows sum to one; the samples of positive weight are the ones that were used
-    memory_vector: Tensor  # (B, D), or (B, project): the memory samples summed by weight
+    logits (B, C). weights (B, M): rows sum to one, and the samples of positive weight are the ones that were used.
+    memory_vector (B, D), or (B, project): the memory samples summed by weight.
+    """
+
+    logits: Tensor
+    weights: Tensor
+    memory_vector: Tensor
 
 
 @dataclass(frozen=True)
@@ -55,7 +60,7 @@ class Head(nn.Module):
 
 
 class MemoryWrap(nn.Module):
-    """Logits from encodings and an encoded memory, in place of a classifier's last layer.
+    """Logits from encodings and an encoded memory, in place of a classifier's last layer; `memwrap.wrap` puts it there.
 
     variant: "memory_wrap" joins the input's encoding and its memory vector, "only_memory" judges by the latter alone.
     head: "mlp" is the paper's; "linear" shows each sample's share in every logit, and wants lower learning rates.
@@ -71,14 +76,15 @@ class MemoryWrap(nn.Module):
         project: int | None = None,
     ) -> None:
         super().__init__()
-        _check_choice("variant", variant, VARIANTS)
-        _check_choice("head", head, HEADS)
-        _check_positive(in_features=in_features, num_classes=num_classes, project=project)
-        self.in_features, self.num_classes = in_features, num_classes
-        self.variant, self.head_kind, self.project = variant, head, project
-        self.width = project or in_features
-        self.projection = nn.Linear(in_features, project) if project else None
-        self.head = Head(self.width * (2 if variant == "memory_wrap" else 1), num_classes, linear=head == "linear")
+        check_options(variant, head, in_features=in_features, num_classes=num_classes, project=project)
+        # Numbers of NumPy and torch become Python's, which can be saved.
+        self.in_features, self.num_classes = int(in_features), int(num_classes)
+        self.variant, self.head_kind = variant, head
+        self.project = None if project is None else int(project)
+        self.width = self.project or self.in_features
+        self.projection = nn.Linear(self.in_features, self.project) if self.project else None
+        joined = 2 * self.width if variant == "memory_wrap" else self.width
+        self.head = Head(joined, self.num_classes, linear=head == "linear")
 
     def forward(self, encodings: Tensor, memory: Tensor) -> Tensor:
         """encodings (B, D), memory (M, D) or (B, M, D) -> logits (B, C)"""
@@ -88,7 +94,7 @@ class MemoryWrap(nn.Module):
         """The same with weights. keep: bool (M,) or (B, M); False takes a sample out, None keeps all."""
         if checked := eager(encodings):
             check_encodings(encodings, self.in_features)
-            check_memory(memory, len(encodings), self.in_features)
+            check_memory(memory, self.in_features, encodings)
         queries, keys = self._projected(encodings), self._projected(memory)
         scales = inverse_norms(queries), inverse_norms(keys)
         if checked:
@@ -103,9 +109,9 @@ class MemoryWrap(nn.Module):
         return Reading(logits, weights, vector)
 
     def prepare(self, memory: Tensor) -> PreparedMemory:
-        """Do the memory's part of the arithmetic once, for a memory (M, D) that stays while the weights do."""
+        """Do the part of the arithmetic that a memory (M, D) needs, once for as long as it and the weights stay."""
         if checked := eager(memory):
-            check_memory(memory, None, self.in_features)
+            check_memory(memory, self.in_features)
         keys = self._projected(memory)
         scales = inverse_norms(keys)
         if checked:
@@ -113,16 +119,16 @@ class MemoryWrap(nn.Module):
         return PreparedMemory(keys, scales, self._first_layer_after(keys))
 
     def read_prepared(self, encodings: Tensor, memory: PreparedMemory, keep: Tensor | None = None) -> Reading:
-        """What `read` gives for the memory that was prepared, for less work."""
+        """encodings (B, D) -> what `read` gives for the memory that was prepared, for less work"""
         logits, weights = self._judge(encodings, memory, keep)
         return Reading(logits, weights, memory_vector(weights, memory.encodings))
 
     def forward_prepared(self, encodings: Tensor, memory: PreparedMemory) -> Tensor:
-        """What `forward` gives for the memory that was prepared."""
+        """encodings (B, D) -> what `forward` gives for the memory that was prepared, logits (B, C)"""
         return self._judge(encodings, memory, None)[0]
 
     def _judge(self, encodings: Tensor, memory: PreparedMemory, keep: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Logits and weights by a prepared memory."""
+        """encodings (B, D) -> logits (B, C) and weights (B, M)"""
         if checked := eager(encodings):
             check_encodings(encodings, self.in_features)
         queries = self._projected(encodings)
@@ -142,7 +148,10 @@ class MemoryWrap(nn.Module):
         return logits, weights
 
     def _projected(self, encodings: Tensor) -> Tensor:
-        return encodings if self.projection is None else self.projection(encodings)
+        if self.projection is None:
+            return encodings
+        projected: Tensor = self.projection(encodings.to(self.projection.weight.dtype))
+        return projected
 
     def _features(self, queries: Tensor, vector: Tensor) -> Tensor:
         """What the head takes: (B, 2 D), the input's encoding first, or (B, D)."""
@@ -173,12 +182,10 @@ class MemoryWrap(nn.Module):
         return ", ".join(f"{name}={value!r}" for name, value in self.settings().items())
 
 
-def _check_choice(name: str, given: str, known: tuple[str, ...]) -> None:
-    if given not in known:
-        raise InputError(f"{name} is {given!r}; expected one of {', '.join(map(repr, known))}")
-
-
-def _check_positive(**sizes: int | None) -> None:
-    for name, size in sizes.items():
-        if size is not None and size < 1:
-            raise InputError(f"{name} is {size}; expected at least 1")
+def check_options(variant: str, head: str, **sizes: int | None) -> None:
+    """Known variant and head, and whole numbers of at least one where sizes are given."""
+    for name, given, known in (("variant", variant, VARIANTS), ("head", head, HEADS)):
+        if given not in known:
+            shown = repr(given) if isinstance(given, str) else f"a {type(given).__name__}"
+            raise InputError(f"{name} is {shown}; expected one of {', '.join(map(repr, known))}")
+    check_sizes(**sizes)

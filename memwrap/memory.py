@@ -38,6 +38,9 @@ class RememberedMemory(nn.Module):
         self.register_buffer("encodings", encodings, persistent=False)
         self.register_buffer("predictions", predictions, persistent=False)
 
+    def extra_repr(self) -> str:
+        return f"{len(self)} images of {tuple(self.images.shape[1:])}"
+
     def __len__(self) -> int:
         return len(self.labels)
 
@@ -46,10 +49,11 @@ class RememberedMemory(nn.Module):
         named = {"images": self.images, "labels": self.labels, "encodings": self.encodings}
         return named if self.predictions is None else {**named, "predictions": self.predictions}
 
-    @torch.no_grad()
     def prepare(self, layer: MemoryWrap) -> None:
         """Do the memory's part of the layer's arithmetic; again whenever dtype or device have changed."""
-        prepared = layer.prepare(self.encodings)
+        # Tensors made in inference mode could not take part in a gradient later on.
+        with torch.inference_mode(False), torch.no_grad():
+            prepared = layer.prepare(self.encodings)
         self.register_buffer("_keys", prepared.encodings, persistent=False)
         self.register_buffer("_scales", prepared.scales, persistent=False)
         self.register_buffer("_first_layer", prepared.first_layer, persistent=False)
@@ -77,17 +81,21 @@ class Snapshot:
     """Which tensors some modules held at one moment, and how often each had been written to.
 
     Torch counts the writes to a tensor: those of optimisers, of `load_state_dict`, of batch normalisation's counter in
-    training. It does not count writes through `.data`, nor those of a CUDA graph when it is replayed.
+    training. It does not count writes through `.data`, those of a CUDA graph when it is replayed, those that
+    `F.batch_norm` makes to statistics without such a counter, nor any to tensors made in inference mode.
     """
 
     def __init__(self, *modules: nn.Module) -> None:
         _count_writes_of_fused_optimisers()
+        self._modules = modules
         self._tables = [table for module in modules for table in _tables(module)]
         self._copies = [dict(table) for table in self._tables]
         self._note_versions(written=False)
 
-    def holds(self) -> bool:
-        """Whether all is as it was: no tensor or module exchanged, added, removed or written to."""
+    def holds(self, *modules: nn.Module) -> bool:
+        """Whether these are the modules of then, as they were: nothing exchanged or removed, no tensor written to."""
+        if any(now is not then for now, then in zip(modules, self._modules, strict=True)):
+            return False
         try:
             # Runs before every prediction. Tables are equal at once where they hold the same objects; two tensors that
             # are not the same object are compared by value, which fails for those of more than one element.
@@ -104,10 +112,11 @@ class Snapshot:
 
     # A copy's tensors count from zero; whether the original still held is what a copy has to know.
     def __getstate__(self) -> dict[str, Any]:
-        return {"tables": self._tables, "copies": self._copies, "holds": self.holds()}
+        state = {"modules": self._modules, "tables": self._tables, "copies": self._copies}
+        return {**state, "holds": self.holds(*self._modules)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._tables, self._copies = state["tables"], state["copies"]
+        self._modules, self._tables, self._copies = state["modules"], state["tables"], state["copies"]
         self._note_versions(written=not state["holds"])
 
 

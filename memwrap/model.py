@@ -1,7 +1,7 @@
-"""A classifier with a memory: `wrap` makes one of any classifier, `MemoryClassifier` predicts, remembers and saves."""
+"""A classifier with a memory: it predicts, remembers and saves itself."""
 
-import copy
 import os
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -13,13 +13,12 @@ from torch import Tensor, nn
 
 from memwrap import store
 from memwrap.architectures import describe
-from memwrap.attention import without_autocast, without_tf32
-from memwrap.checks import check_images, check_labels, check_logits
-from memwrap.errors import InputError, NoMemoryError, SaveError, StaleMemoryError, WrapError
+from memwrap.checks import check_images, check_labels, check_logits, check_memory_images, check_sizes
+from memwrap.errors import InputError, NoMemoryError, SaveError, StaleMemoryError, brief
 from memwrap.layer import MemoryWrap, Reading
 from memwrap.memory import RememberedMemory, Snapshot
-from memwrap.probes import probe_images
-from memwrap.surgery import find_last_layer, logits_of, take_out
+from memwrap.precision import exact_convolutions, exact_products, without_autocast
+from memwrap.surgery import logits_of, modes_kept
 from memwrap.tracing import eager
 
 
@@ -30,34 +29,6 @@ class Origin:
     layer: str  # the name of that layer
     num_classes: int  # its output
     image_shape: tuple[int, int, int]  # channels, height and width that it was tried on; others may do as well
-
-
-def wrap(
-    classifier: nn.Module,
-    variant: str = "memory_wrap",
-    *,
-    head: str = "mlp",
-    project: int | None = None,
-    num_classes: int | None = None,
-    layer: str | None = None,
-    example: Tensor | None = None,
-) -> "MemoryClassifier":
-    """A copy of `classifier` whose last layer is replaced by a memory; all other weights are kept.
-
-    The classifier maps images (B, channels, H, W) to logits (B, C), or to an object with `.logits`; auxiliary outputs
-    are ignored. variant, head, project: see `MemoryWrap`. num_classes: None keeps the classifier's.
-    layer: the name of the layer to replace, as in "head.fc"; None finds it. example: images of a shape that the
-    classifier takes, any values; None tries likely shapes.
-    """
-    encoder = _private_copy(classifier)
-    images = probe_images(encoder, example)
-    last = find_last_layer(encoder, images, layer)
-    take_out(encoder, last.name)
-    classes = last.num_classes if num_classes is None else num_classes
-    memory_layer = MemoryWrap(last.in_features, classes, variant, head, project).to(images)
-    channels, height, width = images.shape[1:]
-    model = MemoryClassifier(encoder, memory_layer, Origin(last.name, last.num_classes, (channels, height, width)))
-    return model.train(classifier.training)
 
 
 class MemoryClassifier(nn.Module):
@@ -89,7 +60,9 @@ class MemoryClassifier(nn.Module):
         remembered one. keep: bool (M,) or (B, M); False takes a sample out.
         """
         if memory is not None:
-            return self.layer.read(self.encode(images), self._encode_memory(memory), keep)
+            if eager(images):
+                check_memory_images(memory, images, self.origin.image_shape[0])
+            return self.layer.read(self.encode(images), self._encode(memory, "memory"), keep)
         remembered = self._usable_memory(images)
         if self._head_learns():
             return self.layer.read(self.encode(images), remembered.encodings, keep)
@@ -97,37 +70,45 @@ class MemoryClassifier(nn.Module):
 
     def encode(self, images: Tensor) -> Tensor:
         """images (B, channels, H, W) -> encodings (B, D), as the layer takes them"""
-        if not eager(images):
-            return logits_of(self.encoder(images))
-        check_images("images", images, self.origin.image_shape[0])
-        return self._encode_checked(images)
+        if eager(images):
+            check_images("images", images, self.origin.image_shape[0])
+        return self._encode(images, "images")
 
     def remember(self, images: Tensor, labels: Tensor | Sequence[int], chunk_size: int = 128) -> None:
-        """Encode a memory once, in evaluation mode and without gradients, and keep it for all later predictions.
+        """Encode a memory once, in evaluation mode, in full precision, and keep it for all later predictions.
 
-        images (M, channels, H, W), labels (M,). chunk_size: how many images are encoded at a time.
+        images (M, channels, H, W), labels (M,) of classes from 0. chunk_size: how many images are encoded at a time.
+        Labels are kept for those who look at the memory; predictions do not depend on them. When weights or buffers
+        change afterwards, the next prediction raises a StaleMemoryError; compiled, exported and captured models do not
+        check, and writes through `.data` are never noticed.
         """
+        labels = _as_labels(labels)
         check_images("images", images, self.origin.image_shape[0])
-        labels = torch.as_tensor(labels)
         check_labels(labels, len(images), self.layer.num_classes)
-        if chunk_size < 1:
-            raise InputError(f"chunk_size is {chunk_size}; expected at least 1")
+        check_sizes(chunk_size=chunk_size)
         device = self.layer.head.first.weight.device
         with _in_evaluation(self):
             chunks = torch.split(images, chunk_size)
             encodings = torch.cat([self.encode(chunk.to(device)) for chunk in chunks])
-            remembered = RememberedMemory(
-                images.detach().to(device, copy=True), labels.to(device, torch.int64, copy=True), encodings
-            )
+            images = images.detach().to(device, copy=True)
+            remembered = RememberedMemory(images, labels.to(device, torch.int64, copy=True), encodings)
             remembered.prepare(self.layer)
             remembered.predict_itself(self.layer, chunk_size)
-        self.restore(remembered)
+        self._keep(remembered)
 
     def restore(self, remembered: RememberedMemory) -> None:
         """Take a memory that these weights, as they are now, have encoded before."""
+        check_images("images", remembered.images, self.origin.image_shape[0])
+        check_labels(remembered.labels, len(remembered.images), self.layer.num_classes)
+        if len(remembered.encodings) != len(remembered.images):
+            raise InputError(
+                f"memory holds {len(remembered.images)} images but {len(remembered.encodings)} encodings; "
+                "each image needs one"
+            )
+        if remembered.predictions is not None:
+            check_labels(remembered.predictions, len(remembered.images), self.layer.num_classes)
         remembered.prepare(self.layer)
-        self.remembered = remembered
-        self._snapshot = Snapshot(self.encoder, self.layer)
+        self._keep(remembered)
 
     def forget(self) -> None:
         """Drop the remembered memory."""
@@ -136,7 +117,8 @@ class MemoryClassifier(nn.Module):
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Store the model, its memory included, in a folder of safetensors and JSON that `memwrap.load` reads.
 
-        Until the new model is whole, the folder holds the old one.
+        A model that the folder holds is replaced, once the new one is whole; other files stay. The classifier's code is
+        not stored: to load a hand-written one, it has to be given again.
         """
         self._refuse_if_stale()
         architecture = describe(self.encoder, self.origin.layer, self.origin.num_classes, self.origin.image_shape[0])
@@ -148,6 +130,7 @@ class MemoryClassifier(nn.Module):
                 **asdict(self.origin),
             },
             "layer": self.layer.settings(),
+            "frozen": [name for name, parameter in self.named_parameters() if not parameter.requires_grad],
             "state_versions": _versions(state),
         }
         parts = {"weights": _tensors_only(state), "probe": self._probe()}
@@ -156,9 +139,16 @@ class MemoryClassifier(nn.Module):
         store.write(Path(folder), settings, parts)
 
     def probe_logits(self, images: Tensor, memory: Tensor) -> Tensor:
-        """Logits in evaluation mode and full precision, to tell whether two models compute the same."""
-        with _in_evaluation(self), without_autocast(images), without_tf32(images, convolutions=True):
-            return self(images, memory)  # type: ignore[no-any-return]
+        """What tells whether two models compute the same: logits in evaluation mode and full precision.
+
+        images (B, channels, H, W), memory (M, channels, H, W) -> (B, C)
+        """
+        with _in_evaluation(self), exact_products(images), exact_convolutions(images):
+            return self.read(images, memory).logits
+
+    def _keep(self, remembered: RememberedMemory) -> None:
+        self.remembered = remembered
+        self._snapshot = Snapshot(self.encoder, self.layer)
 
     def _probe(self) -> dict[str, Tensor]:
         generator = torch.Generator().manual_seed(0)
@@ -181,72 +171,78 @@ class MemoryClassifier(nn.Module):
             )
         if eager(images):
             self._refuse_if_stale()
+            if self.training:
+                warnings.warn(
+                    "the model predicts with its remembered memory in training mode: dropout acts, and batch "
+                    "normalisation mixes the batch; call model.eval() first",
+                    stacklevel=4,
+                )
         return self.remembered
 
+    def _is_fresh(self) -> bool:
+        return self._snapshot is not None and self._snapshot.holds(self.encoder, self.layer)
+
     def _refuse_if_stale(self) -> None:
-        if self._snapshot is not None and not self._snapshot.holds():
+        if self._snapshot is not None and not self._is_fresh():
             raise StaleMemoryError(
                 "the remembered memory is stale: weights or buffers have changed since it was encoded (by an optimiser "
-                "or load_state_dict, or in a training pass); "
+                "or load_state_dict, or by a pass in training mode, if model.eval() was forgotten); "
                 "call model.remember(images, labels) again or model.forget()"
             )
 
-    def _encode_memory(self, memory: Tensor) -> Tensor:
-        """memory (M, channels, H, W) -> (M, D), or (B, M, channels, H, W) -> (B, M, D)"""
-        if eager(memory):
-            check_images("memory", memory, self.origin.image_shape[0], layouts=(4, 5))
-        if memory.ndim == 4:
-            return self.encode(memory)
-        return self.encode(memory.flatten(0, 1)).reshape(*memory.shape[:2], -1)
-
-    def _encode_checked(self, images: Tensor) -> Tensor:
+    def _encode(self, images: Tensor, name: str) -> Tensor:
+        """(N, channels, H, W) -> (N, D), or (B, M, channels, H, W) -> (B, M, D)"""
+        if not eager(images):
+            return _rowwise(lambda rows: logits_of(self.encoder(rows)), images)
         try:
-            encodings = logits_of(self.encoder(images))
+            encodings = _rowwise(lambda rows: logits_of(self.encoder(rows)), images)
         except torch.OutOfMemoryError:
             raise
-        except RuntimeError as error:
-            given, known = _kind(images), self._known_images()
-            if given == known:
+        except Exception as error:
+            if _described(images) == self._known_images():
                 raise
             raise InputError(
-                f"the encoder cannot take {given}; it is known to take {known} ({str(error).splitlines()[0]})"
+                f"the encoder cannot take {name} of {_described(images)}; it is known to take {self._known_images()}: "
+                f"resize, cast or move them ({brief(error)})"
             ) from error
-        if encodings.shape != (len(images), self.layer.in_features):
+        if encodings.shape != (*images.shape[:-3], self.layer.in_features):
             raise InputError(
-                f"{_kind(images)} are encoded to {tuple(encodings.shape)}; expected ({len(images)}, "
-                f"{self.layer.in_features}), as for {self._known_images()}: resize them"
+                f"{name} of {_described(images)} are encoded to {tuple(encodings.shape)}; expected encodings of length "
+                f"{self.layer.in_features}, as for {self._known_images()}: resize them"
             )
         return encodings
 
     def _known_images(self) -> str:
-        return _kind(self.layer.head.first.weight.new_empty(0, *self.origin.image_shape))
+        return _described(self.layer.head.first.weight.new_empty(0, *self.origin.image_shape))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "MemoryClassifier":
         """Moves and casts go through here: what was fresh before stays fresh, as encodings move with the weights."""
-        fresh = self._snapshot is not None and self._snapshot.holds()
+        fresh = self._is_fresh()
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if fresh and self.remembered is not None:
-            self.restore(self.remembered)
+            self.remembered.prepare(self.layer)
+            self._keep(self.remembered)
         return self
 
 
-def _kind(images: Tensor) -> str:
-    return f"images of {tuple(images.shape[1:])}, {images.dtype}, on {images.device}"
+def _rowwise(encode: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
+    """Encode images (N, channels, H, W), or (B, M, channels, H, W) as B times M of them."""
+    if images.ndim != 5:
+        return encode(images)
+    return encode(images.flatten(0, 1)).reshape(*images.shape[:2], -1)
 
 
-def _private_copy(classifier: nn.Module) -> nn.Module:
-    if not isinstance(classifier, nn.Module):
-        raise WrapError(f"classifier is a {type(classifier).__name__}; expected a torch.nn.Module")
-    if isinstance(classifier, MemoryClassifier):
-        raise WrapError("classifier has a memory already; give the classifier that it was made from")
-    # torch.compile's shell around a module; the wrapped model can be compiled in its turn.
-    classifier = getattr(classifier, "_orig_mod", classifier)
-    if any(isinstance(parameter, nn.UninitializedParameter) for parameter in classifier.parameters()):
-        raise WrapError("classifier has lazy layers without weights yet; run one batch through it first")
+def _described(images: Tensor) -> str:
+    return f"{tuple(images.shape[-3:])}, {images.dtype}, on {images.device}"
+
+
+def _as_labels(labels: Tensor | Sequence[int]) -> Tensor:
     try:
-        return copy.deepcopy(classifier)
-    except Exception as error:
-        raise WrapError(f"the classifier cannot be copied ({type(error).__name__}: {error})") from error
+        return torch.as_tensor(labels)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(
+            f"labels cannot be read as integers ({brief(error)}); expected one class number each"
+        ) from error
 
 
 def _tensors_only(state: dict[str, Any]) -> dict[str, Tensor]:
@@ -262,14 +258,10 @@ def _versions(state: dict[str, Any]) -> dict[str, int]:
 
 
 @contextmanager
-def _in_evaluation(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients; afterwards every module is in the mode that it was in."""
-    modes = {module: module.training for module in model.modules()}
-    try:
+def _in_evaluation(model: MemoryClassifier) -> Iterator[None]:
+    """Evaluation mode without gradients and autocast; afterwards every module is in the mode that it was in."""
+    weight = model.layer.head.first.weight
+    # Tensors made in inference mode could not serve in training later on.
+    with modes_kept(model), torch.inference_mode(False), torch.no_grad(), without_autocast(weight):
         model.eval()
-        # Tensors made in inference mode could not serve in training later on.
-        with torch.inference_mode(False), torch.no_grad():
-            yield
-    finally:
-        for module, training in modes.items():
-            module.training = training
+        yield

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from memwrap.encoders.registry import recipe_of
-from memwrap.errors import InputError, WrapError
-from memwrap.surgery import PROBE_SIZE, logits_of, undisturbed
+from memwrap.errors import InputError, WrapError, brief
+from memwrap.surgery import PROBE_SIZE, logits_of
 
 # Heights to try where the classifier does not say its own, cheap and common ones first.
 COMMON_SIZES = (32, 224, 64, 28, 96, 128, 256, 299, 384, 512, 16, 8)
@@ -18,24 +18,31 @@ COMMON_SIZES = (32, 224, 64, 28, 96, 128, 256, 299, 384, 512, 16, 8)
 def probe_images(classifier: nn.Module, example: Tensor | None = None) -> Tensor:
     """Random images (2, channels, H, W) that `classifier` can take in evaluation and in training.
 
-    example: images of the right shape, where the caller knows it; None tries likely ones. The classifier is left as it
-    was.
+    example: images of the right shape, where the caller knows it; None tries likely ones. The classifier is run in both
+    modes, which changes its statistics: give a copy.
     """
-    if example is not None and (example.ndim != 4 or not example.is_floating_point()):
-        raise InputError(
-            f"example has shape {tuple(example.shape)} and dtype {example.dtype}; expected floating point (B, C, H, W)"
-        )
+    if example is not None:
+        _check_example(example)
     shapes = [tuple(example.shape[1:])] if example is not None else list(dict.fromkeys(_likely_shapes(classifier)))
     failures = []
     for shape in shapes:
         images = _random_images(classifier, shape)
-        with undisturbed(classifier):
-            failure = _failure(classifier, images)
+        failure = _failure(classifier, images)
         if failure is None:
             return images
         failures.append(f"\n  {shape}: {failure}")
     hint = "" if example is not None else "; give some of your images, as in wrap(classifier, example=images)"
     raise WrapError(f"the classifier takes none of the image shapes tried{hint}:{''.join(failures[:4])}")
+
+
+def _check_example(example: Tensor) -> None:
+    if not isinstance(example, Tensor):
+        raise InputError(f"example is a {type(example).__name__}; expected a float tensor (B, channels, H, W)")
+    if example.ndim != 4 or not example.is_floating_point():
+        raise InputError(
+            f"example has shape {tuple(example.shape)} and dtype {example.dtype}; "
+            "expected floating point (B, channels, H, W)"
+        )
 
 
 def _failure(classifier: nn.Module, images: Tensor) -> str | None:
@@ -44,9 +51,10 @@ def _failure(classifier: nn.Module, images: Tensor) -> str | None:
         try:
             with torch.no_grad():
                 output = classifier(images)
+        except WrapError:
+            raise
         except Exception as error:
-            lines = str(error).splitlines() or ["no message"]
-            return f"{type(error).__name__}: {lines[0][:120]}{' (in training)' if training else ''}"
+            return brief(error) + (" (in training)" if training else "")
         logits_of(output)
     return None
 

@@ -1,16 +1,18 @@
 """A folder of tensors and settings that is whole at every moment, whatever happens while it is written.
 
-A folder cannot be renamed over a full one, but a file can. So `model.json` names the files that belong to it, by hash;
-new files are written beside the old ones, `model.json` is replaced in one step, and then the old files are removed.
+A folder cannot be renamed over a full one, but a file can. So `model.json` names the files that belong to it, with
+their hashes; new files are written beside the old ones, `model.json` is replaced in one step, and then the old files
+are removed.
 """
 
 import hashlib
 import json
 import os
 import re
+import secrets
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from memwrap.errors import LoadError, SaveError
+from memwrap.errors import LoadError, SaveError, brief
 from memwrap.version import __version__
 
 MANIFEST = "model.json"
@@ -28,28 +30,28 @@ FORMAT_VERSION = 1
 # A file that no manifest names may belong to a save that another process is in the midst of, unless it is this old.
 ABANDONED_AFTER = 3600  # seconds
 
-_OWN_FILE = re.compile(r"[a-z]+\.[0-9a-f]{16}\.safetensors|\.[^/]+\.partial")
+PARTS = ("weights", "memory", "probe")
+
+_TENSORS = re.compile(rf"({'|'.join(PARTS)})\.[0-9a-f]{{16}}\.safetensors")
+_PARTIAL = re.compile(rf"\.({_TENSORS.pattern}|{re.escape(MANIFEST)})\.[0-9a-f]{{16}}\.partial")
 
 Parts = dict[str, dict[str, Tensor]]
 
 
 def write(folder: Path, settings: Mapping[str, Any], parts: Parts) -> None:
-    """Store settings (JSON values) and named groups of tensors; what the folder held before is replaced at the end."""
+    """Store settings (JSON values) and tensors, by the names in PARTS; what the folder held before is replaced last."""
+    json.dumps(settings)  # before anything is written
     try:
         folder.mkdir(parents=True, exist_ok=True)
         before = _named_files(folder)
         files = {part: _write_tensors(folder, part, tensors) for part, tensors in parts.items()}
-        manifest = {
-            "format": FORMAT,
-            "format_version": FORMAT_VERSION,
-            "memwrap": __version__,
-            "files": files,
-            **settings,
-        }
+        heading = {"format": FORMAT, "format_version": FORMAT_VERSION, "memwrap": __version__}
+        manifest = {**heading, **settings, "files": files}
         _write_file(folder / MANIFEST, json.dumps(manifest, indent=2).encode())
-        _remove_old(folder, before, {file["name"] for file in files.values()})
     except OSError as error:
         raise SaveError(f"{folder}: cannot be written ({error}); what it held before is still there") from error
+    # The new model is whole by now: an old file that stays does no harm.
+    _remove_old(folder, before)
 
 
 def read(folder: Path) -> tuple[dict[str, Any], Parts]:
@@ -67,11 +69,14 @@ def read(folder: Path) -> tuple[dict[str, Any], Parts]:
 
 
 def _write_tensors(folder: Path, part: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
-    content = save(_independent(tensors))
-    digest = hashlib.sha256(content).hexdigest()
-    name = f"{part}.{digest[:16]}.safetensors"
+    try:
+        content = save(_independent(tensors))
+    except (SafetensorError, KeyError, RuntimeError, ValueError) as error:
+        raise SaveError(f"the {part} hold a tensor that safetensors cannot store ({brief(error)})") from error
+    # A name that no save had before: another process may be removing the files of a model with the same content.
+    name = f"{part}.{secrets.token_hex(8)}.safetensors"
     _write_file(folder / name, content)
-    return {"name": name, "bytes": len(content), "sha256": digest}
+    return {"name": name, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
 def _independent(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -81,16 +86,19 @@ def _independent(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def _write_file(path: Path, content: bytes) -> None:
     """Write to disk under another name, then take the name in one step."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")  # no other process or thread has this name
     try:
         with partial.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
-    with _opened_folder(path.parent) as descriptor:
+    except BaseException:
+        with suppress(OSError):
+            partial.unlink()
+        raise
+    # The file is in its place; that this outlasts a loss of power is asked for, not insisted on.
+    with suppress(OSError), _opened_folder(path.parent) as descriptor:
         if descriptor is not None:
             os.fsync(descriptor)
 
@@ -108,11 +116,15 @@ def _opened_folder(folder: Path) -> Iterator[int | None]:
         os.close(descriptor)
 
 
-def _remove_old(folder: Path, before: set[str], now: set[str]) -> None:
+def _remove_old(folder: Path, before: set[str]) -> None:
+    """Remove what the last model held and what saves given up long ago left, unless the model of now names it."""
+    now = _named_files(folder)
     for path in folder.iterdir():
-        ours = _OWN_FILE.fullmatch(path.name) and path.name not in now
-        if ours and (path.name in before or time.time() - path.stat().st_mtime > ABANDONED_AFTER):
-            path.unlink(missing_ok=True)
+        ours = _TENSORS.fullmatch(path.name) or _PARTIAL.fullmatch(path.name)
+        if ours and path.name not in now:
+            with suppress(OSError):  # another process may have removed it by now
+                if path.name in before or time.time() - path.stat().st_mtime > ABANDONED_AFTER:
+                    path.unlink()
 
 
 def _named_files(folder: Path) -> set[str]:
@@ -127,14 +139,18 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
+    except NotADirectoryError:
+        raise LoadError(f"{folder}: is a file; expected the folder that model.save made") from None
     except FileNotFoundError:
         raise LoadError(f"{folder}: no model is saved here, as there is no {MANIFEST}; was model.save run?") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise LoadError(f"{path}: cannot be read ({error}); the file is damaged or no memwrap model") from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise LoadError(f"{path}: not a memwrap model, as it does not say {FORMAT!r} in its field 'format'")
     version = manifest.get("format_version")
-    if not isinstance(version, int) or version > FORMAT_VERSION:
+    if type(version) is not int or version < 1:
+        raise LoadError(f"{path}: has format version {version!r}; expected a number: the file is damaged")
+    if version > FORMAT_VERSION:
         raise LoadError(
             f"{path}: has format version {version}, made by memwrap {manifest.get('memwrap')}; memwrap {__version__} "
             f"reads up to version {FORMAT_VERSION}: install a newer memwrap"
@@ -149,7 +165,7 @@ def _check_files(path: Path, files: object) -> None:
     for file in files.values():
         if not (isinstance(file, dict) and {"name", "bytes", "sha256"} <= file.keys()):
             raise LoadError(f"{path}: an entry of its field 'files' is incomplete; the file is damaged")
-        if not _OWN_FILE.fullmatch(str(file["name"])):
+        if not _TENSORS.fullmatch(str(file["name"])):
             raise LoadError(f"{path}: names the file {file['name']!r}, which no memwrap model has")
 
 

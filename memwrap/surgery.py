@@ -5,7 +5,8 @@ probe: the layer must be called once and take one vector for each image, and wha
 the model puts out, in evaluation and in training. Otherwise the classifier is refused, with each candidate's reason.
 """
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from memwrap.errors import WrapError
+from memwrap.errors import WrapError, brief
 
 PROBE_SIZE = 2  # images; more than one, because batch normalisation in training needs several
 
@@ -35,8 +36,9 @@ class _Record:
     """What one module did during a probe pass."""
 
     module: nn.Module
-    inputs: list[tuple[int, ...]] = field(default_factory=list)
-    outputs: list[Tensor] = field(default_factory=list)
+    inputs: list[tuple[int, ...]] = field(default_factory=list)  # the shape that it took, for each call
+    first_input: Tensor = field(default_factory=lambda: torch.empty(0))  # (B, D), where it took one vector an image
+    outputs: list[Tensor] = field(default_factory=list)  # (B, K), of the calls that gave one vector an image
 
 
 def logits_of(output: object) -> Tensor:
@@ -53,14 +55,17 @@ def find_last_layer(classifier: nn.Module, images: Tensor, layer: str | None = N
     """The layer of `classifier` that can be replaced; a WrapError says why there is none.
 
     images: the probe (B, channels, H, W) that the classifier can take. layer: look at this one only.
-    The classifier is run, and left as it was.
+    The classifier is run in both modes, which changes its statistics: give a copy.
     """
-    with undisturbed(classifier):
-        classifier.eval()
-        records, logits = _observe(classifier, images)
+    classifier.eval()
+    records, logits = _observe(classifier, images)
     if logits.ndim != 2 or len(logits) != len(images):
         raise WrapError(
             f"the classifier turns {tuple(images.shape)} into {tuple(logits.shape)}; expected logits ({len(images)}, C)"
+        )
+    if layer is not None and not isinstance(layer, str):
+        raise WrapError(
+            f"layer is a {type(layer).__name__}; expected the name of one, as in layer={next(iter(records))!r}"
         )
     if layer is not None and layer not in records:
         close = [name for name in records if name.split(".")[-1] == layer.split(".")[-1]]
@@ -76,14 +81,53 @@ def find_last_layer(classifier: nn.Module, images: Tensor, layer: str | None = N
         raise WrapError(
             f"layer {layer!r} {objections[layer]}; a memory can replace only a layer whose output is the model's output"
         )
-    around = [
-        name
-        for name, record in records.items()
-        if name not in objections
-        and any(True for _ in record.module.parameters())
-        and _objection(classifier, images, name, record, logits) is None
+    others = [name for name, record in records.items() if name not in objections and _has_weights(record)]
+    whole = [name for name in others if _objection(classifier, images, name, records[name], logits) is None]
+    raise WrapError(_refusal(objections, whole, records, logits))
+
+
+def private_copy(classifier: nn.Module) -> nn.Module:
+    """A copy that can be changed; a WrapError says why there can be none."""
+    if not isinstance(classifier, nn.Module):
+        raise WrapError(f"classifier is a {type(classifier).__name__}; expected a torch.nn.Module")
+    # torch.compile's shell around a module; what is made of the copy can be compiled in its turn.
+    classifier = getattr(classifier, "_orig_mod", classifier)
+    if isinstance(classifier, torch.jit.ScriptModule):
+        raise WrapError(
+            "classifier is a ScriptModule, whose layers cannot be replaced; give the module it was made from"
+        )
+    if any(isinstance(parameter, nn.UninitializedParameter) for parameter in classifier.parameters()):
+        raise WrapError("classifier has lazy layers without weights yet; run one batch through it first")
+    if any(parameter.is_meta for parameter in classifier.parameters()):
+        raise WrapError("classifier is on the meta device, without weights; give it some: classifier.to_empty(...)")
+    try:
+        duplicate = copy.deepcopy(classifier)
+    except Exception as error:
+        raise WrapError(f"the classifier cannot be copied ({brief(error)})") from error
+    if {id(module) for module in duplicate.modules()} & {id(module) for module in classifier.modules()}:
+        raise WrapError("a copy of the classifier shares modules with it; let its __deepcopy__ copy them")
+    return duplicate
+
+
+@contextmanager
+def never_called(classifier: nn.Module) -> Iterator[None]:
+    """Refuses, with a WrapError, when a copy that runs meanwhile calls a module of the classifier it was made from."""
+
+    def refuse(name: str) -> None:
+        raise WrapError(
+            f"a copy of the classifier still calls {name or 'forward'} of the original, through a function or hook "
+            "that refers to it; write these as methods that use self"
+        )
+
+    handles = [
+        module.register_forward_pre_hook(lambda *_, name=name: refuse(name))
+        for name, module in classifier.named_modules()
     ]
-    raise WrapError(_refusal(objections, around, records, logits))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def take_out(classifier: nn.Module, name: str) -> None:
@@ -93,30 +137,25 @@ def take_out(classifier: nn.Module, name: str) -> None:
 
 
 @contextmanager
-def undisturbed(classifier: nn.Module) -> Iterator[None]:
-    """Puts back what a pass may change: modes, buffers (statistics of batch normalisation), random numbers."""
-    modes = {module: module.training for module in classifier.modules()}
-    buffers = [(buffer, buffer.clone()) for buffer in classifier.buffers()]
+def modes_kept(model: nn.Module) -> Iterator[None]:
+    """Afterwards every module is in training or in evaluation mode as before; some may be frozen apart from others."""
+    modes = {module: module.training for module in model.modules()}
     try:
-        with torch.random.fork_rng():
-            yield
+        yield
     finally:
         for module, training in modes.items():
             module.training = training
-        with torch.no_grad():
-            for buffer, value in buffers:
-                buffer.copy_(value)
 
 
 class _Constant(nn.Module):
-    """Stands in for a layer and puts out a given tensor, in the shape that the layer's input has."""
+    """Stands in for a layer and puts out a given tensor, in the shape of the layer's input."""
 
     def __init__(self, value: Tensor) -> None:
         super().__init__()
         self.value = value
 
-    def forward(self, maps: Tensor) -> Tensor:
-        return self.value.reshape(maps.shape)
+    def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
+        return self.value.reshape([*inputs, *named.values()][0].shape)
 
 
 def _observe(classifier: nn.Module, images: Tensor) -> tuple[dict[str, _Record], Tensor]:
@@ -124,14 +163,16 @@ def _observe(classifier: nn.Module, images: Tensor) -> tuple[dict[str, _Record],
     records = {name: _Record(module) for name, module in classifier.named_modules() if name}
 
     def watch(record: _Record) -> object:
-        def note(module: nn.Module, inputs: tuple[object, ...], output: object) -> None:
-            first = inputs[0] if inputs else None
+        def note(module: nn.Module, inputs: tuple[object, ...], named: dict[str, object], output: object) -> None:
+            first = next(iter([*inputs, *named.values()]), None)
+            # Only vectors are kept, as copies: a later operation may write into them.
+            if isinstance(first, Tensor) and _per_image(first.shape) and not record.inputs:
+                record.first_input = first.flatten(1).clone()
             record.inputs.append(tuple(first.shape) if isinstance(first, Tensor) else ())
-            # Only what could be logits is kept, as a copy: a later operation may write into it.
             if isinstance(output, Tensor) and _per_image(output.shape):
                 record.outputs.append(output.flatten(1).clone())
 
-        return record.module.register_forward_hook(note)
+        return record.module.register_forward_hook(note, with_kwargs=True)
 
     handles = [watch(record) for record in records.values()]
     try:
@@ -156,46 +197,66 @@ def _objection(classifier: nn.Module, images: Tensor, name: str, record: _Record
     if len(record.inputs[0]) == 4 and not _per_image(_input_at_double_size(classifier, images, name)):
         return "takes one vector for each image only while images are small: on larger ones it takes maps"
     # Equal values could be chance, as with weights of zero. So another output is put in its place: it must come out.
-    value = torch.randn(len(images), record.inputs[0][1], generator=torch.Generator().manual_seed(0)).to(logits)
-    with undisturbed(classifier), _replaced(classifier, name, _Constant(value)):
-        for training in (False, True):
-            classifier.train(training)
-            try:
-                with torch.no_grad():
-                    output = logits_of(classifier(images))
-            except Exception as error:
-                return f"cannot be replaced: the classifier then fails with {type(error).__name__}: {_brief(error)}"
-            if not torch.equal(output, value):
-                return f"gives an output that is changed before it is returned{' in training' if training else ''}"
+    # Large values, as it might be clamped.
+    value = 1000 * torch.randn(len(images), record.inputs[0][1], generator=torch.Generator().manual_seed(0)).to(logits)
+    for training in (False, True):
+        output = _output_with(classifier, images, name, _Constant(value), training)
+        if isinstance(output, Exception):
+            return f"cannot be replaced: the classifier then fails with {brief(output)}"
+        if not torch.equal(output, value):
+            return f"gives an output that is changed before it is returned{' in training' if training else ''}"
+    return _objection_to_encodings(classifier, images, name, record)
+
+
+def _objection_to_encodings(classifier: nn.Module, images: Tensor, name: str, record: _Record) -> str | None:
+    """Why what comes out instead of this layer's output is not the encoding of the image; None if it is."""
+    encodings = _output_with(classifier, images, name, nn.Identity(), training=False)
+    others = _output_with(classifier, images.flip(0) - 1, name, nn.Identity(), training=False)
+    if isinstance(encodings, Exception) or isinstance(others, Exception):
+        return "cannot be replaced: the classifier does not run without it"
+    if not torch.allclose(encodings, record.first_input, rtol=1e-4, atol=1e-5):
+        return "has an input that is changed after it was called"
+    if torch.equal(encodings, others):
+        return "has an input that does not depend on the image, at least not in a copy of the classifier"
     return None
+
+
+def _output_with(
+    classifier: nn.Module, images: Tensor, name: str, replacement: nn.Module, training: bool
+) -> Tensor | Exception:
+    """What the classifier puts out with another module in the layer's place."""
+    with _replaced(classifier, name, replacement), _buffers_kept(classifier), torch.no_grad():
+        classifier.train(training)
+        try:
+            return logits_of(classifier(images))
+        except Exception as error:
+            return error
 
 
 def _input_at_double_size(classifier: nn.Module, images: Tensor, name: str) -> tuple[int, ...]:
     """What the layer takes when the images are twice as high and wide, or (B, D, 1, 1) if none such can be taken."""
-    with undisturbed(classifier):
-        classifier.eval()
-        try:
-            records, _ = _observe(classifier, images.repeat(1, 1, 2, 2))
-        except Exception:
-            return (1, 1, 1, 1)  # a network of one image size
+    classifier.eval()
+    try:
+        records, _ = _observe(classifier, images.repeat(1, 1, 2, 2))
+    except Exception:
+        return (1, 1, 1, 1)  # a network of one image size
     return records[name].inputs[0]
 
 
 def _difference(output: Tensor, logits: Tensor) -> str:
     """In words, how the model's output differs from this layer's."""
-    known = {
-        "log_softmax": functional.log_softmax,
-        "softmax": functional.softmax,
+    known: dict[str, Callable[[Tensor], Tensor]] = {
+        "log_softmax": lambda values: functional.log_softmax(values, dim=1),
+        "softmax": lambda values: functional.softmax(values, dim=1),
+        "sigmoid": torch.sigmoid,
     }
     for word, function in known.items():
-        if output.shape == logits.shape and torch.allclose(function(output, dim=1), logits, atol=1e-6):
+        if output.shape == logits.shape and torch.allclose(function(output), logits, atol=1e-6):
             return f"is followed by {word}: let the classifier return the logits, and train it with cross_entropy"
-    if output.shape == logits.shape and torch.allclose(output.sigmoid(), logits, atol=1e-6):
-        return "is followed by sigmoid: let the classifier return the logits"
     return "gives an output that is not the model's output"
 
 
-def _refusal(objections: dict[str, str | None], around: list[str], records: dict[str, _Record], logits: Tensor) -> str:
+def _refusal(objections: dict[str, str | None], whole: list[str], records: dict[str, _Record], logits: Tensor) -> str:
     """Why no layer fits: what is known of each candidate, and which other modules could be replaced by name."""
     if averaged := _averaged(records, logits):
         return (
@@ -203,12 +264,17 @@ def _refusal(objections: dict[str, str | None], around: list[str], records: dict
             "use a variant of the classifier with a single head"
         )
     message = "no linear layer's output is the model's output"
+    if not any(_is_linear(record) and _alike(record, logits) for record in records.values()):
+        message += (
+            f", nor does one give {logits.shape[1]} values for each image: if the classifier lacks its last layer, "
+            "like timm's with num_classes=0, create it with one"
+        )
     if not objections:
-        message = "the classifier has no linear layer; a memory replaces the linear layer at the end of a classifier"
+        message = "the classifier has no linear layer; give one that ends in a linear layer, which the memory replaces"
     message += "".join(f"\n  {name} {reason}" for name, reason in _nearest(objections, records, logits))
-    if around:
+    if whole:
         message += "\nA module whose output is the model's output can be replaced whole: " + " or ".join(
-            f'layer="{name}"' for name in around[:MOST_NAMED]
+            f'layer="{name}"' for name in whole[:MOST_NAMED]
         )
     return message
 
@@ -217,12 +283,7 @@ def _nearest(
     reasons: dict[str, str | None], records: dict[str, _Record], logits: Tensor
 ) -> list[tuple[str, str | None]]:
     """The candidates worth naming: those as wide as the model's output, or else the last ones."""
-
-    def width(name: str) -> int | None:
-        module = records[name].module
-        return getattr(module, "out_features", None) or getattr(module, "out_channels", None)
-
-    wide = [item for item in reasons.items() if width(item[0]) == logits.shape[1]]
+    wide = [item for item in reasons.items() if _width(records[item[0]]) == logits.shape[1]]
     return (wide or list(reasons.items()))[-MOST_NAMED:]
 
 
@@ -231,7 +292,7 @@ def _averaged(records: dict[str, _Record], logits: Tensor) -> list[str]:
     alike = {
         name: record.outputs[0]
         for name, record in records.items()
-        if _is_linear(record) and len(record.outputs) == 1 and record.outputs[0].shape == logits.shape
+        if _is_linear(record) and len(record.outputs) == 1 and _alike(record, logits)
     }
     if len(alike) > 1 and torch.allclose(torch.stack(list(alike.values())).mean(0), logits, atol=1e-5):
         return list(alike)
@@ -241,6 +302,18 @@ def _averaged(records: dict[str, _Record], logits: Tensor) -> list[str]:
 def _is_linear(record: _Record) -> bool:
     """A linear layer, or a convolution, which is one wherever it is applied to a single position."""
     return isinstance(record.module, nn.Linear | nn.Conv2d)
+
+
+def _alike(record: _Record, logits: Tensor) -> bool:
+    return any(output.shape == logits.shape for output in record.outputs)
+
+
+def _width(record: _Record) -> int | None:
+    return getattr(record.module, "out_features", None) or getattr(record.module, "out_channels", None)
+
+
+def _has_weights(record: _Record) -> bool:
+    return next(record.module.parameters(), None) is not None
 
 
 def _per_image(shape: tuple[int, ...]) -> bool:
@@ -253,16 +326,24 @@ def _listing(names: list[str]) -> str:
     return ", ".join(names[:MOST_NAMED]) + more
 
 
-def _brief(error: Exception) -> str:
-    return str(error).splitlines()[0][:200] if str(error) else "no message"
-
-
 def _places(classifier: nn.Module, name: str) -> list[tuple[nn.Module, str]]:
     """Where the layer of that name is registered, as (parent, key); a shared layer has several places."""
     layer = classifier.get_submodule(name)
     return [
         (parent, key) for parent in classifier.modules() for key, child in parent._modules.items() if child is layer
     ]
+
+
+@contextmanager
+def _buffers_kept(classifier: nn.Module) -> Iterator[None]:
+    """Puts back what a pass in training mode changes: the statistics of batch normalisation, and the like."""
+    before = [(module._buffers, copy.deepcopy(module._buffers)) for module in classifier.modules()]
+    try:
+        yield
+    finally:
+        for buffers, values in before:
+            buffers.clear()
+            buffers.update(values)
 
 
 @contextmanager

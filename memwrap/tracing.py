@@ -5,11 +5,11 @@ from torch import Tensor
 
 
 def eager(tensor: Tensor) -> bool:
-    """True when nothing is compiled, exported or captured, and `tensor` has values to look at.
+    """True when nothing is compiled, exported, traced or captured, and `tensor` has values to look at.
 
     Also for what is no tensor at all: that is to be looked at, and refused.
     """
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
         return False
     if not isinstance(tensor, Tensor):
         return True

@@ -109,6 +109,74 @@ class UsesWeights(Plain):
         return self.fc(self.encode(images)) + 0 * self.fc.weight.sum()
 
 
+class Clamped(Plain):
+    def forward(self, images: Tensor) -> Tensor:
+        return self.fc(self.encode(images)).clamp(-30, 30)
+
+
+class CalledByKeyword(Plain):
+    def forward(self, images: Tensor) -> Tensor:
+        return self.fc(input=self.encode(images))
+
+
+class WithoutLastLayer(Plain):
+    def forward(self, images: Tensor) -> Tensor:
+        return self.encode(images)
+
+
+class CallsTheOriginal(Plain):
+    """Computes through a function that refers to the object it was made in, which a copy inherits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.function = lambda images: Plain.encode(self, images)
+
+    def encode(self, images: Tensor) -> Tensor:
+        return self.function(images)
+
+
+class KeepsByHook(Plain):
+    """Stores its features through a hook that refers to the object it was made in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body.register_forward_hook(lambda _, __, maps: setattr(self, "maps", maps))
+        with torch.no_grad():
+            self(torch.randn(2, 3, 32, 32))
+
+    def encode(self, images: Tensor) -> Tensor:
+        self.body(images)
+        return self.maps.mean((2, 3))
+
+
+class WritesIntoFeatures(Plain):
+    """After its last layer has run, changes that layer's input in place."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        encodings = self.encode(images)
+        logits = self.fc(encodings)
+        encodings.sub_(1)
+        return logits
+
+
+class NotCopied(Plain):
+    def __deepcopy__(self, memo: object) -> "NotCopied":
+        return self
+
+
+class MovingAverage(Plain):
+    """Exchanges a buffer in training instead of writing to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.full((), 7.0))
+
+    def forward(self, images: Tensor) -> Tensor:
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * images.mean()
+        return super().forward(images)
+
+
 class SharedHead(Plain):
     """The same layer under two names."""
 

@@ -109,6 +109,17 @@ WRAPPED: dict[str, Callable[[], nn.Module]] = {
     "transformers MobileNetV2": lambda: of_transformers("MobileNetV2", depth_multiplier=0.35),
 }
 
+# Of those whose last layer is not just the last linear one.
+LAST_LAYERS = {
+    "timm dla34": "fc",
+    "timm dpn68": "classifier",
+    "timm efficientvit_m0": "head.linear",
+    "timm convnext_atto": "head.fc",
+    "torchvision googlenet": "fc",
+    "torchvision inception_v3": "fc",
+    "transformers ResNet": "classifier.1",
+}
+
 # These can be wrapped and saved, but their name and the few arguments that are known do not build them again.
 NEED_THEIR_CLASSIFIER = {"timm with arguments"}
 
@@ -146,6 +157,7 @@ def test_trains_remembers_saves_and_loads(case: str, tmp_path: Path) -> None:
     classifier = WRAPPED[case]()
     model = memwrap.wrap(classifier).train()
     assert model.layer.num_classes == CLASSES
+    assert model.origin.layer == LAST_LAYERS.get(case, model.origin.layer)
     shape = model.origin.image_shape
 
     logits = model(torch.randn(2, *shape), memory=torch.randn(3, *shape))

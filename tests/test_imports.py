@@ -14,6 +14,7 @@ ROOMS = [
     "errors",
     "version",
     "tracing",
+    "precision",
     "attention",
     "checks",
     "layer",
@@ -33,6 +34,7 @@ ROOMS = [
     "store",
     "memory",
     "model",
+    "wrapping",
     "loading",
     "",
 ]
@@ -46,11 +48,14 @@ def imported(path: Path) -> set[str]:
     """The rooms that a file imports from, anywhere in it."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "memwrap":
-            within = node.module.removeprefix("memwrap").removeprefix(".")
-            names = {f"{within}.{alias.name}".removeprefix(".") for alias in node.names}
-            found |= {name if name in ROOMS else within for name in names}
-    return found
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path.name}: a relative import"
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {name if name.removeprefix("memwrap.") in ROOMS else str(node.module) for name in names}
+    own = {name for name in found if name.split(".")[0] == "memwrap"}
+    return {name.removeprefix("memwrap").removeprefix(".") for name in own}
 
 
 def test_every_file_has_its_place_on_the_map() -> None:
@@ -61,6 +66,13 @@ def test_imports_go_one_way() -> None:
     for path in PACKAGE.rglob("*.py"):
         place = ROOMS.index(room(path))
         assert [name for name in imported(path) if ROOMS.index(name) >= place] == [], path.name
+
+
+def test_nothing_is_pickled() -> None:
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            assert not (isinstance(node, ast.Import) and "pickle" in {alias.name for alias in node.names}), path.name
+            assert ast.unparse(node) not in ("torch.load", "torch.save"), path.name
 
 
 def test_importing_memwrap_loads_no_heavy_library() -> None:

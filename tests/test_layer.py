@@ -1,10 +1,13 @@
 """The layer against the published package, hand-worked cases, and what it refuses."""
 
 import re
+from random import Random
 
 import memorywrap
 import pytest
 import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.testing import assert_close
@@ -107,16 +110,31 @@ def test_one_memory_for_each_row_is_each_row_with_its_memory() -> None:
         assert_close(together.weights[row : row + 1], alone.weights)
 
 
-def test_permuting_the_memory_leaves_the_logits() -> None:
-    layer, encodings, memory = MemoryWrap(6, 3).double(), torch.randn(4, 6).double(), torch.randn(30, 6).double()
-    assert_close(layer(encodings, memory[torch.randperm(30)]), layer(encodings, memory))
+encoded = st.builds(
+    lambda seed, inputs, samples: (
+        torch.randn(inputs, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64),
+        torch.randn(samples, 3, generator=torch.Generator().manual_seed(seed + 1), dtype=torch.float64),
+    ),
+    seed=st.integers(0, 10**6),
+    inputs=st.integers(1, 4),
+    samples=st.integers(2, 40),
+)
 
 
-def test_samples_without_weight_do_not_matter() -> None:
-    layer, encoding, memory = MemoryWrap(3, 4), torch.randn(1, 3), torch.randn(30, 3)
+@given(encoded, st.randoms(use_true_random=False))
+def test_permuting_the_memory_leaves_the_logits(world: tuple[Tensor, Tensor], random: Random) -> None:
+    layer, (encodings, memory) = MemoryWrap(3, 4).double(), world
+    order = list(range(len(memory)))
+    random.shuffle(order)
+    assert_close(layer(encodings, memory[order]), layer(encodings, memory))
+
+
+@given(encoded)
+def test_samples_without_weight_do_not_matter(world: tuple[Tensor, Tensor]) -> None:
+    layer, encoding, memory = MemoryWrap(3, 4).double(), world[0][:1], world[1]
     full = layer.read(encoding, memory)
     used = full.weights[0] > 0
-    assert 0 < used.sum() < len(memory)
+    assume(not used.all())
     assert_close(layer(encoding, memory[used]), full.logits)
     assert_close(layer.read(encoding, memory, keep=used).logits, full.logits)
 
@@ -176,6 +194,13 @@ BAD = {
         InputError,
         "memory is a ndarray; expected a float tensor (M, D) or (B, M, D) with D = 6",
     ),
+    "no encodings": (torch.randn(0, 6), torch.randn(4, 6), InputError, "encodings is empty: its shape is (0, 6)"),
+    "two dtypes": (
+        torch.randn(2, 6),
+        torch.randn(4, 6).double(),
+        InputError,
+        "memory is torch.float64 on cpu, encodings are torch.float32 on cpu; give both in one dtype on one device",
+    ),
     "NaN in an encoding": (
         torch.tensor([[1.0] * 6, [torch.nan] * 6]),
         torch.randn(4, 6),
@@ -208,6 +233,7 @@ def test_bad_input_is_refused_in_words(case: str, project: int | None) -> None:
 @pytest.mark.parametrize(
     ("keep", "message"),
     [
+        ([True] * 4, "keep is a list; expected a bool tensor (4,) or (2, 4)"),
         (torch.ones(4), "keep has dtype torch.float32; expected torch.bool"),
         (torch.ones(3, dtype=torch.bool), "keep has shape (3,); expected (4,) for all inputs, or (2, 4)"),
         (torch.zeros(4, dtype=torch.bool), "keep takes all 4 memory samples out; leave at least one"),
@@ -238,6 +264,7 @@ def test_a_head_with_nan_does_not_stay_silent() -> None:
         ({"variant": "standard"}, "variant is 'standard'; expected one of 'memory_wrap', 'only_memory'"),
         ({"head": "mpl"}, "head is 'mpl'; expected one of 'mlp', 'linear'"),
         ({"project": 0}, "project is 0; expected at least 1"),
+        ({"project": 64.0}, "project is a float; expected a whole number"),
     ],
 )
 def test_options_that_do_not_exist_are_refused(arguments: dict[str, object], message: str) -> None:

@@ -3,9 +3,12 @@
 import copy
 import pickle
 import re
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+import transformers
 from torch import Tensor, nn
 from torch.testing import assert_close
 
@@ -137,6 +140,10 @@ def test_remembering_in_inference_mode_still_allows_training(
         model.remember(memory, labels)
     model(images).sum().backward()
     assert model.layer.head.first.weight.grad is not None
+    model.requires_grad_(False)
+    images.requires_grad_()
+    model(images).sum().backward()
+    assert images.grad.abs().sum() > 0
 
 
 def test_a_head_that_learns_gets_its_whole_gradient_from_a_remembered_memory(
@@ -194,21 +201,33 @@ CHANGES = {
     "a buffer exchanged": lambda model: setattr(model.encoder.features[0][1], "running_mean", torch.ones(32)),
     "a module exchanged": lambda model: setattr(model.encoder, "dropout", nn.Dropout(0.5)),
     "a parameter exchanged": exchange_parameter,
+    "the encoder exchanged": lambda model: setattr(model, "encoder", copy.deepcopy(model.encoder)),
+    "the layer exchanged": lambda model: setattr(model, "layer", copy.deepcopy(model.layer)),
 }
 
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_stale_memory_is_noticed(
-    change: str, model: MemoryClassifier, images: Tensor, memory: Tensor, labels: Tensor
+    change: str, model: MemoryClassifier, images: Tensor, memory: Tensor, labels: Tensor, tmp_path: Path
 ) -> None:
     model.remember(memory, labels)
     model(images)
     CHANGES[change](model)
-    for use in (model, model.read, lambda _: model.save("never")):
+    for use in (model, model.read, lambda _: model.save(tmp_path)):
         with pytest.raises(StaleMemoryError, match=re.escape("call model.remember(images, labels) again")):
             use(images)
     model.remember(memory, labels)
     model(images)
+
+
+def test_predicting_in_training_mode_with_a_remembered_memory_is_warned_of(
+    model: MemoryClassifier, images: Tensor, memory: Tensor, labels: Tensor
+) -> None:
+    model.train().remember(memory, labels)
+    with pytest.warns(UserWarning, match=re.escape("call model.eval() first")):
+        model(images)
+    with pytest.raises(StaleMemoryError, match=re.escape("if model.eval() was forgotten")):
+        model(images)
 
 
 def test_what_changes_nothing_leaves_the_memory_fresh(
@@ -271,14 +290,15 @@ def test_the_state_dict_does_not_depend_on_the_memory(model: MemoryClassifier, m
 
 
 BAD_IMAGES = {
-    "no batch": (torch.randn(3, 8, 8), "has shape (3, 8, 8); expected (B, "),
-    "grey": (torch.randn(2, 1, 8, 8), "has shape (2, 1, 8, 8); expected (B, 3, H, W)"),
+    "no batch": (torch.randn(3, 8, 8), "has shape (3, 8, 8); expected"),
+    "grey": (torch.randn(2, 1, 8, 8), "has shape (2, 1, 8, 8); expected"),
+    "channels last": (torch.randn(2, 8, 8, 3), "channels come first: images.permute(0, 3, 1, 2)"),
     "uint8": (torch.zeros(2, 3, 8, 8, dtype=torch.uint8), "has dtype torch.uint8; expected floating point, normalised"),
     "none": (torch.randn(0, 3, 8, 8), "is empty: its shape is (0, 3, 8, 8); give at least one image"),
-    "an array": (torch.randn(2, 3, 8, 8).numpy(), "is a ndarray; expected a float tensor (B, 3, H, W)"),
+    "an array": (torch.randn(2, 3, 8, 8).numpy(), "is a ndarray; expected a float tensor"),
     "double": (
         torch.randn(2, 3, 8, 8).double(),
-        "the encoder cannot take images of (3, 8, 8), torch.float64, on cpu; it is known to take images of (3, 32, 32)",
+        "of (3, 8, 8), torch.float64, on cpu; it is known to take (3, 32, 32), torch.float32, on cpu: resize, cast or",
     ),
 }
 
@@ -297,6 +317,17 @@ def test_images_that_cannot_be_used_are_refused(
             use()
 
 
+def test_what_was_wrong_is_named(model: MemoryClassifier, images: Tensor) -> None:
+    with pytest.raises(
+        InputError, match=re.escape("memory has shape (4, 4); expected (M, 3, H, W) or (B, M, 3, H, W)")
+    ):
+        model(images, memory=torch.randn(4, 4))
+    with pytest.raises(InputError, match=re.escape("the encoder cannot take memory of (3, 8, 8), torch.float64")):
+        model(images, memory=images.double())
+    with pytest.raises(InputError, match=re.escape("holds one memory for each of 2 inputs, but there are 5 images")):
+        model(images, memory=torch.randn(2, 4, 3, 8, 8))
+
+
 def test_a_single_image_is_refused_with_what_to_do(model: MemoryClassifier, memory: Tensor) -> None:
     with pytest.raises(InputError, match=re.escape("for a single image give image.unsqueeze(0)")):
         model(torch.randn(3, 8, 8), memory=memory)
@@ -304,14 +335,28 @@ def test_a_single_image_is_refused_with_what_to_do(model: MemoryClassifier, memo
 
 def test_images_of_a_size_that_the_encoder_cannot_take_are_refused() -> None:
     model = memwrap.wrap(networks.Flattened())
-    with pytest.raises(InputError, match=re.escape("it is known to take images of (1, 28, 28), torch.float32, on cpu")):
+    with pytest.raises(InputError, match=re.escape("it is known to take (1, 28, 28), torch.float32, on cpu")):
         model(torch.randn(2, 1, 32, 32), memory=torch.randn(2, 1, 28, 28))
+
+
+@pytest.mark.parametrize("library", ["timm", "transformers"])
+def test_images_of_a_size_that_a_transformer_cannot_take_are_refused(library: str) -> None:
+    if library == "timm":
+        classifier = memwrap.encoders.create("timm:vit_tiny_patch16_224", 4, img_size=32)
+    else:
+        sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+        classifier = transformers.ViTForImageClassification(
+            transformers.ViTConfig(image_size=32, num_labels=4, **sizes)
+        )
+    model = memwrap.wrap(classifier).eval()
+    with pytest.raises(InputError, match=re.escape("the encoder cannot take images of (3, 64, 64)")):
+        model(torch.randn(2, 3, 64, 64), memory=torch.randn(2, 3, 32, 32))
 
 
 def test_images_that_are_encoded_to_another_width_are_refused() -> None:
     classifier = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AvgPool2d(30), nn.Flatten(), nn.Linear(4, 2))
     model = memwrap.wrap(classifier)
-    with pytest.raises(InputError, match=re.escape("are encoded to (2, 16); expected (2, 4)")):
+    with pytest.raises(InputError, match=re.escape("are encoded to (2, 16); expected encodings of length 4")):
         model(torch.randn(2, 3, 64, 64), memory=torch.randn(2, 3, 32, 32))
 
 
@@ -334,6 +379,8 @@ def test_nan_in_an_image_does_not_stay_silent(model: MemoryClassifier, images: T
         ([4] * 12, "labels go from 4 to 4; expected 0 to 3, as the model has 4 classes"),
         ([-1] * 12, "labels go from -1 to -1"),
         ([0.5] * 12, "labels have shape (12,) and dtype torch.float32; expected integers of shape (12,)"),
+        (None, "labels cannot be read as integers (RuntimeError: Could not infer dtype of NoneType)"),
+        (["cat"] * 12, "labels cannot be read as integers"),
     ],
 )
 def test_labels_that_cannot_be_used_are_refused(
@@ -350,3 +397,25 @@ def test_encoding_in_chunks_bounds_what_passes_at_once(model: MemoryClassifier, 
     assert seen == [5, 5, 2]
     with pytest.raises(InputError, match="chunk_size is 0; expected at least 1"):
         model.remember(memory, labels, chunk_size=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.uint16])
+def test_labels_may_be_of_any_integer_type(dtype: torch.dtype, memory: Tensor) -> None:
+    model = memwrap.wrap(memwrap.encoders.create("tiny", num_classes=300)).eval()
+    model.remember(memory, torch.arange(100, 112).to(dtype))
+    assert model.remembered.labels.tolist() == list(range(100, 112))
+
+
+def test_a_memory_is_encoded_in_full_precision_under_autocast(
+    model: MemoryClassifier, memory: Tensor, labels: Tensor
+) -> None:
+    expected = model.encode(memory)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        model.remember(memory, labels)
+    assert_close(model.remembered.encodings, expected)
+
+
+def test_numbers_of_numpy_can_be_given_and_saved(images: Tensor, tmp_path: Path) -> None:
+    model = memwrap.wrap(networks.Plain(), num_classes=np.int64(3), project=torch.tensor(4))
+    model.save(tmp_path)
+    assert model.layer.settings()["num_classes"] == 3

@@ -102,12 +102,14 @@ def test_autocast_agrees_within_its_precision(
     dtype: torch.dtype, tolerance: float, model: MemoryClassifier, images: Tensor, memory: Tensor, labels: Tensor
 ) -> None:
     expected = model.read(images, memory=memory)
+    exact = torch.cat([gradient.flatten() for gradient in gradients(model, expected.logits)])
     with torch.autocast("cpu", dtype=dtype):
         reading = model.read(images, memory=memory)
-        gradients(model, reading.logits.float())
+        rounded = torch.cat([gradient.flatten() for gradient in gradients(model, reading.logits.float())])
         model.remember(memory, labels)
         with torch.no_grad():
             remembered = model.read(images)
+    assert torch.cosine_similarity(rounded, exact, dim=0) > 1 - tolerance
     for other in (reading, remembered):
         assert other.weights.dtype == torch.float32
         assert_close(other.weights.sum(1), torch.ones(5))
@@ -148,6 +150,13 @@ def test_channels_last_agrees(model: MemoryClassifier, images: Tensor, memory: T
     model.remember(memory, labels)
     with torch.no_grad():
         assert_close(model(images), expected)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_traced_sparsemax_does_not_depend_on_the_scores_that_it_was_traced_with() -> None:
+    traced = torch.jit.trace(sparsemax, 5 * torch.randn(2, 2000))
+    scores = 1e-4 * torch.randn(2, 2000)
+    assert_close(traced(scores), sparsemax(scores))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -19,6 +19,8 @@ FOUND = {
     networks.SharedHead: ("fc", 6),
     networks.ConvolutionalHead: ("fc", 6),
     networks.Flattened: ("layers.3", 20),
+    networks.CalledByKeyword: ("fc", 6),
+    networks.MovingAverage: ("fc", 6),
 }
 
 REFUSED = {
@@ -32,7 +34,13 @@ REFUSED = {
     networks.UsesWeights: "fc cannot be replaced: the classifier then fails with AttributeError",
     networks.OwnHead: 'A module whose output is the model\'s output can be replaced whole: layer="fc"',
     networks.ConvolutionalHeadOnMaps: "fc takes one vector for each image only while images are small",
-    networks.Headless: "the classifier has no linear layer",
+    networks.Headless: "the classifier has no linear layer; give one that ends in a linear layer",
+    networks.Clamped: "fc gives an output that is changed before it is returned",
+    networks.WithoutLastLayer: "create it with one",
+    networks.CallsTheOriginal: "a copy of the classifier still calls body of the original",
+    networks.KeepsByHook: "fc has an input that does not depend on the image, at least not in a copy",
+    networks.WritesIntoFeatures: "fc has an input that is changed after it was called",
+    networks.NotCopied: "a copy of the classifier shares modules with it",
 }
 
 
@@ -42,7 +50,9 @@ def test_the_last_layer_is_found_and_its_input_becomes_the_encoding(network: typ
     model = memwrap.wrap(classifier)
     assert (model.origin.layer, model.layer.in_features, model.layer.num_classes) == (*FOUND[network], networks.CLASSES)
     taken = []
-    classifier.get_submodule(model.origin.layer).register_forward_hook(lambda *call: taken.append(call[1][0]))
+    classifier.get_submodule(model.origin.layer).register_forward_hook(
+        lambda _, inputs, named, __: taken.append([*inputs, *named.values()][0]), with_kwargs=True
+    )
     images = torch.randn(3, *model.origin.image_shape)
     classifier(images)
     assert_close(model.encode(images), taken[0].flatten(1), atol=0, rtol=0)
@@ -73,6 +83,8 @@ def test_a_named_layer_is_proved_too() -> None:
         memwrap.wrap(networks.HeadFirst(), layer="narrow")
     with pytest.raises(WrapError, match=re.escape("the classifier has no layer 'head.fc'; it has fc")):
         memwrap.wrap(networks.Plain(), layer="head.fc")
+    with pytest.raises(WrapError, match=re.escape("layer is a Linear; expected the name of one, as in layer='body'")):
+        memwrap.wrap(networks.Plain(), layer=nn.Linear(6, 5))
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -97,8 +109,17 @@ def test_the_classifier_given_is_left_unchanged(network: type[nn.Module], traini
     assert_close(model.layer.head.first.weight - 1, expected.head.first.weight)
 
 
-def test_all_other_weights_and_statistics_are_kept() -> None:
-    classifier = networks.Plain()
+def test_modules_frozen_in_evaluation_mode_stay_frozen() -> None:
+    classifier = networks.Plain().train()
+    classifier.body[1].eval()
+    model = memwrap.wrap(classifier)
+    assert (model.training, model.encoder.training, model.layer.head.training) == (True, True, True)
+    assert not model.encoder.body[1].training
+
+
+@pytest.mark.parametrize("network", [networks.Plain, networks.MovingAverage])
+def test_all_other_weights_and_statistics_are_kept(network: type[nn.Module]) -> None:
+    classifier = network()
     classifier(torch.randn(4, 3, 8, 8))
     model = memwrap.wrap(classifier)
     kept = model.encoder.state_dict()
@@ -126,13 +147,24 @@ def test_an_example_says_which_images_the_classifier_takes() -> None:
         memwrap.wrap(classifier, example=torch.randn(1, 3, 5, 5))
     with pytest.raises(InputError, match=re.escape("example has shape (3, 5, 7)")):
         memwrap.wrap(classifier, example=torch.randn(3, 5, 7))
+    with pytest.raises(InputError, match="example is a tuple; expected a float tensor"):
+        memwrap.wrap(classifier, example=(3, 5, 7))
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:FutureWarning")
 def test_what_is_no_plain_classifier_is_refused(model: memwrap.MemoryClassifier) -> None:
     with pytest.raises(WrapError, match=re.escape("classifier is a str; expected a torch.nn.Module")):
         memwrap.wrap("resnet18")
+    with pytest.raises(InputError, match="variant is a Tensor; expected one of 'memory_wrap', 'only_memory'"):
+        memwrap.wrap(networks.Plain(), torch.zeros(9))
+    with pytest.raises(InputError, match="num_classes is a str; expected a whole number"):
+        memwrap.wrap(networks.Plain(), num_classes="10")
     with pytest.raises(WrapError, match="classifier has a memory already"):
         memwrap.wrap(model)
+    with pytest.raises(WrapError, match="classifier is a ScriptModule, whose layers cannot be replaced"):
+        memwrap.wrap(torch.jit.script(nn.Sequential(nn.Flatten(), nn.Linear(64, 4))))
+    with pytest.raises(WrapError, match="classifier is on the meta device, without weights"):
+        memwrap.wrap(networks.Plain().to("meta"))
     with pytest.raises(WrapError, match="lazy layers without weights yet"):
         memwrap.wrap(nn.Sequential(nn.Flatten(), nn.LazyLinear(4)))
 

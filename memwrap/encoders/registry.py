@@ -1,11 +1,12 @@
 """Names to classifiers: ours from a dictionary of builders, timm's behind the prefix `timm:`."""
 
+import difflib
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
 
+from memwrap.checks import check_sizes
 from memwrap.encoders.densenet import densenet
 from memwrap.encoders.efficientnet import efficientnet_b0
 from memwrap.encoders.googlenet import googlenet
@@ -27,18 +28,11 @@ _BUILDERS: dict[str, Callable[[int, int], nn.Module]] = {
     "tiny": tiny,
 }
 
-# What tells timm where weights come from, not what the network is; a recipe read from a file may not say it.
+# The attribute of a classifier that tells how it was made; beside its modules, where state_dict does not show it.
+_RECIPE = "memwrap_recipe"
+
+# What tells timm where weights come from, not what the network is; arguments read from a file may not say it.
 _WEIGHT_SOURCES = ("pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path", "cache_dir")
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How a classifier was created, so that it can be again: `create`'s arguments, less where weights came from."""
-
-    name: str
-    num_classes: int
-    channels: int
-    arguments: dict[str, Any] = field(default_factory=dict)
 
 
 def names() -> list[str]:
@@ -52,8 +46,7 @@ def create(name: str, num_classes: int, channels: int = 3, **arguments: Any) -> 
     name: one of `names()`, all made for small images, 32x32 or so; or `timm:NAME` for any model of timm, to whose
     `create_model` the other arguments go (`pretrained=True`, `img_size=64`, ...).
     """
-    if num_classes < 1 or channels < 1:
-        raise InputError(f"num_classes is {num_classes} and channels {channels}; expected at least 1 each")
+    check_sizes(num_classes=num_classes, channels=channels)
     if name.startswith(TIMM):
         classifier = _create_timm(name.removeprefix(TIMM), num_classes, channels, arguments)
     elif name not in _BUILDERS:
@@ -63,32 +56,33 @@ def create(name: str, num_classes: int, channels: int = 3, **arguments: Any) -> 
     else:
         classifier = _BUILDERS[name](num_classes, channels)
     structure = {key: value for key, value in arguments.items() if key not in _WEIGHT_SOURCES}
-    # Beside the modules, where neither state_dict nor repr shows it.
-    classifier.__dict__["memwrap_recipe"] = Recipe(name, num_classes, channels, structure)
+    recipe = {"name": name, "num_classes": num_classes, "channels": channels, **structure}
+    classifier.__dict__[_RECIPE] = recipe
     return classifier
 
 
-def recipe_of(classifier: nn.Module) -> Recipe | None:
-    """How `create` made this classifier; None if it did not."""
-    recipe = classifier.__dict__.get("memwrap_recipe")
-    return recipe if isinstance(recipe, Recipe) else None
+def recipe_of(classifier: nn.Module) -> dict[str, Any] | None:
+    """The arguments by which `create` made this classifier, less where weights came from; None if it did not."""
+    return classifier.__dict__.get(_RECIPE)
 
 
-def create_from(recipe: Recipe) -> nn.Module:
-    """The classifier of a recipe, with new weights; nothing is downloaded or read."""
-    if forbidden := sorted(set(recipe.arguments) & set(_WEIGHT_SOURCES)):
-        raise InputError(f"the recipe of {recipe.name!r} names a source of weights ({', '.join(forbidden)})")
-    return create(recipe.name, recipe.num_classes, recipe.channels, **recipe.arguments)
+def create_untrained(name: str, **arguments: Any) -> nn.Module:
+    """What `create` gives, with new weights: nothing is downloaded or read, and to ask for it is refused."""
+    if forbidden := sorted(set(arguments) & set(_WEIGHT_SOURCES)):
+        raise InputError(f"the arguments of {name!r} name a source of weights ({', '.join(forbidden)})")
+    return create(name, **arguments)
 
 
 def _create_timm(name: str, num_classes: int, channels: int, arguments: dict[str, Any]) -> nn.Module:
     try:
         import timm  # a heavy import, and an optional one
     except ImportError as error:
-        raise InputError(f"encoder 'timm:{name}' needs timm, which is not installed: pip install timm") from error
+        raise InputError(
+            f"encoder 'timm:{name}' needs timm, which is not installed: pip install 'memwrap[timm]'"
+        ) from error
     # Names of timm's hub schemes would be fetched from the network even without weights.
     if not timm.is_model(name):
-        close = timm.list_models(f"*{name.split('_')[0]}*")[:8]
+        close = difflib.get_close_matches(name, timm.list_models(), n=8)
         raise InputError(
             f"timm has no model {name!r}; it has {', '.join(close) if close else 'none of a similar name'}"
         )

@@ -83,10 +83,10 @@ def test_any_model_of_timm_can_be_named() -> None:
     ("name", "arguments", "message"),
     [
         ("resnet81", {}, "encoder 'resnet81' is not known; known are efficientnet_b0, mobilenet_v2, resnet18"),
-        ("timm:resnet1x", {}, "timm has no model 'resnet1x'"),
+        ("timm:resnet1x", {}, "timm has no model 'resnet1x'; it has resnet1"),
         ("timm:hf-hub:someone/something", {}, "timm has no model 'hf-hub:someone/something'"),
         ("tiny", {"width": 3}, "encoder 'tiny' takes num_classes and channels; given too: width"),
-        ("tiny", {"num_classes": 0}, "num_classes is 0 and channels 3; expected at least 1 each"),
+        ("tiny", {"num_classes": 0}, "num_classes is 0; expected at least 1"),
     ],
 )
 def test_what_cannot_be_created_is_refused(name: str, arguments: dict[str, int], message: str) -> None:

@@ -1,0 +1,56 @@
+"""From any classifier to one with a memory."""
+
+import torch
+from torch import Tensor, nn
+
+from memwrap.errors import WrapError
+from memwrap.layer import MemoryWrap, check_options
+from memwrap.model import MemoryClassifier, Origin
+from memwrap.probes import probe_images
+from memwrap.surgery import LastLayer, find_last_layer, never_called, private_copy, take_out
+
+
+def copy_of(classifier: nn.Module) -> nn.Module:
+    """A copy of a classifier that has no memory yet; a WrapError says why there can be none."""
+    if isinstance(classifier, MemoryClassifier):
+        raise WrapError("classifier has a memory already; give the classifier that it was made from")
+    return private_copy(classifier)
+
+
+def wrap(
+    classifier: nn.Module,
+    variant: str = "memory_wrap",
+    *,
+    head: str = "mlp",
+    project: int | None = None,
+    num_classes: int | None = None,
+    layer: str | None = None,
+    example: Tensor | None = None,
+) -> MemoryClassifier:
+    """A copy of `classifier` whose last layer is replaced by a memory; all other weights are kept.
+
+    The classifier maps images (B, channels, H, W) to logits (B, C), or to an object with `.logits`, whose other outputs
+    are ignored. variant, head, project: see `MemoryWrap`. num_classes: None keeps the classifier's.
+    layer: the name of the layer to replace, as in "head.fc"; None finds it. example: images of a shape that the
+    classifier takes, any values; None tries likely shapes. The classifier given is not changed: train the copy.
+    """
+    check_options(variant, head, project=project, num_classes=num_classes)
+    encoder = copy_of(classifier)
+    images, last = _probed(classifier, example, layer)
+    take_out(encoder, last.name)
+    memory_layer = MemoryWrap(last.in_features, num_classes or last.num_classes, variant, head, project).to(images)
+    channels, height, width = images.shape[1:]
+    model = MemoryClassifier(encoder, memory_layer, Origin(last.name, last.num_classes, (channels, height, width)))
+    # Not for all modules at once: some of the classifier's may be frozen in evaluation mode.
+    model.training = encoder.training
+    memory_layer.train(encoder.training)
+    return model
+
+
+def _probed(classifier: nn.Module, example: Tensor | None, layer: str | None) -> tuple[Tensor, LastLayer]:
+    """Images that the classifier takes, and its last layer; found on a copy of its own, as probing leaves traces."""
+    trial = copy_of(classifier)
+    cards = {parameter.get_device() for parameter in trial.parameters() if parameter.is_cuda}
+    with never_called(classifier), torch.random.fork_rng(devices=sorted(cards)):
+        images = probe_images(trial, example)
+        return images, find_last_layer(trial, images, layer)
