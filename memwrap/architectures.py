@@ -23,7 +23,6 @@ from memwrap.surgery import take_out
 # Attributes that change in use, and say nothing of what a network computes.
 _PASSING = ("training", "grad_checkpointing", "gradient_checkpointing", "memwrap_recipe")
 
-
 # Settings of transformers that may make it load more than its own code.
 _FETCHING = re.compile(r"_implementation$|^quantization_config$|backbone|^model_args$|^auto_map$")
 

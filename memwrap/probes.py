@@ -9,7 +9,9 @@ from torch import Tensor, nn
 
 from memwrap.encoders.registry import recipe_of
 from memwrap.errors import InputError, WrapError, brief
-from memwrap.surgery import PROBE_SIZE, logits_of
+from memwrap.surgery import logits_of
+
+PROBE_SIZE = 2  # images; more than one, because batch normalisation in training needs several
 
 # Heights to try where the classifier does not say its own, cheap and common ones first.
 COMMON_SIZES = (32, 224, 64, 28, 96, 128, 256, 299, 384, 512, 16, 8)

@@ -4,10 +4,11 @@ import torch
 from torch import Tensor, nn
 
 from memwrap.errors import WrapError
+from memwrap.last_layer import LastLayer, find_last_layer
 from memwrap.layer import MemoryWrap, check_options
 from memwrap.model import MemoryClassifier, Origin
 from memwrap.probes import probe_images
-from memwrap.surgery import LastLayer, find_last_layer, never_called, private_copy, take_out
+from memwrap.surgery import never_called, private_copy, take_out
 
 
 def copy_of(classifier: nn.Module) -> nn.Module:

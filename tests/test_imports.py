@@ -29,6 +29,7 @@ ROOMS = [
     "encoders.registry",
     "encoders",
     "surgery",
+    "last_layer",
     "probes",
     "architectures",
     "store",
