@@ -96,6 +96,14 @@ def buffers_kept(classifier: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
+def random_state_kept(model: nn.Module) -> Iterator[None]:
+    """Puts back the random numbers of the CPU and of the model's own cards, and touches no other card."""
+    cards = {parameter.get_device() for parameter in model.parameters() if parameter.is_cuda}
+    with torch.random.fork_rng(devices=sorted(cards)):
+        yield
+
+
+@contextmanager
 def modes_kept(model: nn.Module) -> Iterator[None]:
     """Afterwards every module is in training or in evaluation mode as before; some may be frozen apart from others."""
     modes = {module: module.training for module in model.modules()}

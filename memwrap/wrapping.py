@@ -8,7 +8,7 @@ from memwrap.last_layer import LastLayer, find_last_layer
 from memwrap.layer import MemoryWrap, check_options
 from memwrap.model import MemoryClassifier, Origin
 from memwrap.probes import probe_images
-from memwrap.surgery import never_called, private_copy, take_out
+from memwrap.surgery import logits_of, modes_kept, never_called, private_copy, random_state_kept, take_out
 
 
 def copy_of(classifier: nn.Module) -> nn.Module:
@@ -38,6 +38,7 @@ def wrap(
     check_options(variant, head, project=project, num_classes=num_classes)
     encoder = copy_of(classifier)
     images, last = _probed(classifier, example, layer)
+    _check_copy(classifier, encoder, images)
     take_out(encoder, last.name)
     memory_layer = MemoryWrap(last.in_features, num_classes or last.num_classes, variant, head, project).to(images)
     channels, height, width = images.shape[1:]
@@ -51,7 +52,24 @@ def wrap(
 def _probed(classifier: nn.Module, example: Tensor | None, layer: str | None) -> tuple[Tensor, LastLayer]:
     """Images that the classifier takes, and its last layer; found on a copy of its own, as probing leaves traces."""
     trial = copy_of(classifier)
-    cards = {parameter.get_device() for parameter in trial.parameters() if parameter.is_cuda}
-    with never_called(classifier), torch.random.fork_rng(devices=sorted(cards)):
+    with never_called(classifier), random_state_kept(classifier):
         images = probe_images(trial, example)
         return images, find_last_layer(trial, images, layer)
+
+
+def _check_copy(classifier: nn.Module, duplicate: nn.Module, images: Tensor) -> None:
+    """A copy may depend on things that were not copied, such as what a hook stores in the original."""
+    logits = [_reproducible_logits(module, images) for module in (classifier, duplicate)]
+    if not torch.allclose(logits[0], logits[1], rtol=1e-4, atol=1e-5):
+        raise WrapError(
+            "a copy of the classifier does not compute what the classifier does; if it keeps values through a function "
+            "or hook that refers to the original, write these as methods that use self"
+        )
+
+
+@torch.no_grad()
+def _reproducible_logits(classifier: nn.Module, images: Tensor) -> Tensor:
+    # Random numbers are put back afterwards, so that both draw the same.
+    with modes_kept(classifier), random_state_kept(classifier):
+        classifier.eval()
+        return logits_of(classifier(images))

@@ -177,6 +177,20 @@ class MovingAverage(Plain):
         return super().forward(images)
 
 
+class WritesToAParameter(Plain):
+    """Learns a part of itself in the forward pass, as codebooks do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.code = nn.Parameter(torch.zeros(6), requires_grad=False)
+
+    def encode(self, images: Tensor) -> Tensor:
+        encodings = super().encode(images)
+        if self.training:
+            self.code.data.lerp_(encodings.detach().mean(0), 0.5)
+        return encodings + self.code
+
+
 class SharedHead(Plain):
     """The same layer under two names."""
 

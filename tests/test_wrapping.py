@@ -21,6 +21,7 @@ FOUND = {
     networks.Flattened: ("layers.3", 20),
     networks.CalledByKeyword: ("fc", 6),
     networks.MovingAverage: ("fc", 6),
+    networks.WritesToAParameter: ("fc", 6),
 }
 
 REFUSED = {
@@ -38,7 +39,7 @@ REFUSED = {
     networks.Clamped: "fc gives an output that is changed before it is returned",
     networks.WithoutLastLayer: "create it with one",
     networks.CallsTheOriginal: "a copy of the classifier still calls body of the original",
-    networks.KeepsByHook: "fc has an input that does not depend on the image, at least not in a copy",
+    networks.KeepsByHook: "a copy of the classifier does not compute what the classifier does",
     networks.WritesIntoFeatures: "fc has an input that is changed after it was called",
     networks.NotCopied: "a copy of the classifier shares modules with it",
 }
