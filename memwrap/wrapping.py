@@ -60,7 +60,7 @@ def _probed(classifier: nn.Module, example: Tensor | None, layer: str | None) ->
 def _check_copy(classifier: nn.Module, duplicate: nn.Module, images: Tensor) -> None:
     """A copy may depend on things that were not copied, such as what a hook stores in the original."""
     logits = [_reproducible_logits(module, images) for module in (classifier, duplicate)]
-    if not torch.allclose(logits[0], logits[1], rtol=1e-4, atol=1e-5):
+    if not torch.allclose(logits[0], logits[1], rtol=1e-4, atol=1e-5, equal_nan=True):
         raise WrapError(
             "a copy of the classifier does not compute what the classifier does; if it keeps values through a function "
             "or hook that refers to the original, write these as methods that use self"
