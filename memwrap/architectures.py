@@ -78,7 +78,7 @@ def _rebuilt_structure(architecture: Architecture, layer: str) -> dict[str, Any]
             with cheap, torch.random.fork_rng(devices=[]):
                 classifier = build(architecture)
             take_out(classifier, layer)
-        except (LoadError, AttributeError, NotImplementedError):
+        except (LoadError, AttributeError):
             continue
         return _structure(classifier)
     return None

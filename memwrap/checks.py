@@ -91,9 +91,9 @@ def check_keep(keep: Tensor | None, inputs: int, samples: int) -> None:
         raise InputError(f"keep takes all {samples} memory samples out{where}; leave at least one")
 
 
-def check_images(name: str, images: Tensor, channels: int) -> None:
+def check_images(images: Tensor, channels: int) -> None:
     """images (N, channels, H, W), floating point, at least one."""
-    _check_pixels(name, images, channels, {4: f"(N, {channels}, H, W)"})
+    _check_pixels("images", images, channels, {4: f"(N, {channels}, H, W)"})
 
 
 def check_memory_images(memory: Tensor, images: Tensor, channels: int) -> None:

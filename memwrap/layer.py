@@ -95,13 +95,10 @@ class MemoryWrap(nn.Module):
         if checked := eager(encodings):
             check_encodings(encodings, self.in_features)
             check_memory(memory, self.in_features, encodings)
-        queries, keys = self._projected(encodings), self._projected(memory)
-        scales = inverse_norms(queries), inverse_norms(keys)
-        if checked:
-            check_scales("encodings", scales[0])
-            check_scales("memory", scales[1])
             check_keep(keep, len(encodings), memory.shape[-2])
-        weights = content_weights(queries, scales[0], keys, scales[1], keep)
+        queries, query_scales = self._projected("encodings", encodings, checked)
+        keys, key_scales = self._projected("memory", memory, checked)
+        weights = content_weights(queries, query_scales, keys, key_scales, keep)
         vector = memory_vector(weights, keys)
         logits: Tensor = self.head(self._features(queries, vector))
         if checked:
@@ -112,10 +109,7 @@ class MemoryWrap(nn.Module):
         """Do the part of the arithmetic that a memory (M, D) needs, once for as long as it and the weights stay."""
         if checked := eager(memory):
             check_memory(memory, self.in_features)
-        keys = self._projected(memory)
-        scales = inverse_norms(keys)
-        if checked:
-            check_scales("memory", scales)
+        keys, scales = self._projected("memory", memory, checked)
         return PreparedMemory(keys, scales, self._first_layer_after(keys))
 
     def read_prepared(self, encodings: Tensor, memory: PreparedMemory, keep: Tensor | None = None) -> Reading:
@@ -131,11 +125,8 @@ class MemoryWrap(nn.Module):
         """encodings (B, D) -> logits (B, C) and weights (B, M)"""
         if checked := eager(encodings):
             check_encodings(encodings, self.in_features)
-        queries = self._projected(encodings)
-        scales = inverse_norms(queries)
-        if checked:
-            check_scales("encodings", scales)
             check_keep(keep, len(encodings), len(memory.encodings))
+        queries, scales = self._projected("encodings", encodings, checked)
         weights = content_weights(queries, scales, memory.encodings, memory.scales, keep)
         if memory.first_layer is None:
             logits: Tensor = self.head(self._features(queries, memory_vector(weights, memory.encodings)))
@@ -147,11 +138,14 @@ class MemoryWrap(nn.Module):
             check_logits(logits)
         return logits, weights
 
-    def _projected(self, encodings: Tensor) -> Tensor:
-        if self.projection is None:
-            return encodings
-        projected: Tensor = self.projection(encodings.to(self.projection.weight.dtype))
-        return projected
+    def _projected(self, name: str, encodings: Tensor, checked: bool) -> tuple[Tensor, Tensor]:
+        """encodings (..., D) -> what attention compares, (..., width), and one over their lengths, (...)"""
+        if self.projection is not None:
+            encodings = self.projection(encodings.to(self.projection.weight.dtype))
+        scales = inverse_norms(encodings)
+        if checked:
+            check_scales(name, scales)
+        return encodings, scales
 
     def _features(self, queries: Tensor, vector: Tensor) -> Tensor:
         """What the head takes: (B, 2 D), the input's encoding first, or (B, D)."""

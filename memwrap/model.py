@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from memwrap import store
 from memwrap.architectures import describe
-from memwrap.checks import check_images, check_labels, check_logits, check_memory_images, check_sizes
+from memwrap.checks import check_images, check_labels, check_memory_images, check_sizes
 from memwrap.errors import InputError, NoMemoryError, SaveError, StaleMemoryError, brief
 from memwrap.layer import MemoryWrap, Reading
 from memwrap.memory import RememberedMemory, Snapshot
@@ -71,7 +71,7 @@ class MemoryClassifier(nn.Module):
     def encode(self, images: Tensor) -> Tensor:
         """images (B, channels, H, W) -> encodings (B, D), as the layer takes them"""
         if eager(images):
-            check_images("images", images, self.origin.image_shape[0])
+            check_images(images, self.origin.image_shape[0])
         return self._encode(images, "images")
 
     def remember(self, images: Tensor, labels: Tensor | Sequence[int], chunk_size: int = 128) -> None:
@@ -83,7 +83,7 @@ class MemoryClassifier(nn.Module):
         check, and writes through `.data` are never noticed.
         """
         labels = _as_labels(labels)
-        check_images("images", images, self.origin.image_shape[0])
+        check_images(images, self.origin.image_shape[0])
         check_labels(labels, len(images), self.layer.num_classes)
         check_sizes(chunk_size=chunk_size)
         device = self.layer.head.first.weight.device
@@ -98,7 +98,7 @@ class MemoryClassifier(nn.Module):
 
     def restore(self, remembered: RememberedMemory) -> None:
         """Take a memory that these weights, as they are now, have encoded before."""
-        check_images("images", remembered.images, self.origin.image_shape[0])
+        check_images(remembered.images, self.origin.image_shape[0])
         check_labels(remembered.labels, len(remembered.images), self.layer.num_classes)
         if len(remembered.encodings) != len(remembered.images):
             raise InputError(
@@ -155,9 +155,7 @@ class MemoryClassifier(nn.Module):
         weight = self.layer.head.first.weight
         images = torch.randn(2, *self.origin.image_shape, generator=generator).to(weight)
         memory = torch.randn(3, *self.origin.image_shape, generator=generator).to(weight)
-        logits = self.probe_logits(images, memory)
-        check_logits(logits)
-        return {"images": images, "memory": memory, "logits": logits}
+        return {"images": images, "memory": memory, "logits": self.probe_logits(images, memory)}
 
     def _head_learns(self) -> bool:
         """Whether a gradient may be asked for: then the prepared half of the head, a constant, cannot serve."""
