@@ -25,6 +25,22 @@ class WrapError(MemwrapError):
     """No layer of the classifier can be replaced by a memory."""
 
 
+class DataError(MemwrapError):
+    """A data set that is missing, damaged, unsafe, or cannot be trained on as it is."""
+
+
+class SettingsError(MemwrapError):
+    """A setting that is unknown, of the wrong kind, or at odds with another or with the data."""
+
+
+class TrainingError(MemwrapError):
+    """Training cannot go on: the loss diverged, or nothing could be saved."""
+
+
+class RunError(MemwrapError):
+    """A run's folder that is missing, damaged, unfinished, in use, or holds something else."""
+
+
 class SaveError(MemwrapError):
     """The model cannot be saved as it is."""
 

@@ -1,0 +1,80 @@
+"""Images of one shape with their labels, wherever the pixels are kept."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+
+class Images(Protocol):
+    """N images of one shape. Whoever asks for them does not know whether they lie in memory or are read on demand."""
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width."""
+
+    def __len__(self) -> int: ...
+
+    def batches(self, indices: Iterable[Tensor]) -> Iterator[Tensor]:
+        """For each tensor of indices (n,) in turn the images, uint8 (n, C, H, W)."""
+
+    def at(self, indices: Tensor) -> "Images":
+        """The images at these indices (n,), in this order."""
+
+
+class HeldImages:
+    """Images that lie in memory, of the CPU or a card: pixels uint8 (N, C, H, W)."""
+
+    def __init__(self, pixels: Tensor) -> None:
+        self.pixels = pixels
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        channels, height, width = self.pixels.shape[1:]
+        return channels, height, width
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def batches(self, indices: Iterable[Tensor]) -> Iterator[Tensor]:
+        for rows in indices:
+            yield self.pixels[rows.to(self.pixels.device)]
+
+    def at(self, indices: Tensor) -> "HeldImages":
+        return HeldImages(self.pixels[indices.to(self.pixels.device)])
+
+    def to(self, device: torch.device) -> "HeldImages":
+        """The same images in another device's memory."""
+        return HeldImages(self.pixels.to(device))
+
+
+@dataclass(frozen=True)
+class LabelledImages:
+    """labels (N,), int64, on the CPU. names: what each image is called where it came from."""
+
+    images: Images
+    labels: Tensor
+    names: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def at(self, indices: Tensor) -> "LabelledImages":
+        """The images at these indices (n,), in this order."""
+        names = tuple(self.names[index] for index in indices.tolist())
+        return LabelledImages(self.images.at(indices), self.labels[indices], names)
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """All that a source holds. Labels count the classes in their order."""
+
+    name: str  # "digits", "svhn", ..., or the path of a folder or zip
+    classes: tuple[str, ...]
+    train: LabelledImages
+    test: LabelledImages | None  # None: the source has no split of its own
+    fingerprint: str  # changes when the images or their order do
+    record: dict[str, Any] = field(default_factory=dict)  # JSON values: how images were converted, what was left out
+    warnings: tuple[str, ...] = ()  # what its user should know before trusting a result

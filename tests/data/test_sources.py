@@ -1,0 +1,286 @@
+"""The one door: which name or path leads where, and what comes out at which size."""
+
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from memwrap.data import sources
+from memwrap.data.download import Report
+from memwrap.data.labelled import DataSet, HeldImages, LabelledImages
+from memwrap.data.published import CINIC10, digits
+from memwrap.data.sources import PUBLISHED, ResizedImages, default_root, open_data, resized
+from memwrap.errors import DataError
+
+OPTIONS = {"size": None, "fit": "crop", "skip_bad": False, "workers": 0, "hold_bytes": 1 << 30, "progress": None}
+
+
+class FolderReader:
+    """Stands in for `read_folder`: keeps what it was called with, and gives back two images."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Path, dict[str, Any]]] = []
+        self.classes: tuple[str, ...] = ("cat", "dog")
+
+    def __call__(self, path: Path, **options: Any) -> DataSet:
+        self.calls.append((path, options))
+        if options["progress"]:
+            options["progress"](2, 2)
+        return DataSet(str(path), self.classes, two_images(options["size"] or 32), None, "print", {"kind": "folder"})
+
+
+def two_images(size: int) -> LabelledImages:
+    pixels = torch.randint(0, 256, (2, 3, size, size), dtype=torch.uint8)
+    return LabelledImages(HeldImages(pixels), torch.tensor([0, 1]), ("cat/a.png", "dog/b.png"))
+
+
+@pytest.fixture
+def reader(monkeypatch: pytest.MonkeyPatch) -> FolderReader:
+    replacement = FolderReader()
+    monkeypatch.setattr(sources, "read_folder", replacement)
+    return replacement
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test has an empty working directory, and home and data folders of its own."""
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("MEMWRAP_DATA", str(tmp_path / "data"))
+
+
+def all_pixels(split: LabelledImages) -> torch.Tensor:
+    return next(split.images.batches([torch.arange(len(split))]))
+
+
+# Names and paths
+
+
+def test_every_published_name_leads_to_its_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def named(name: str, *arguments: Any) -> DataSet:
+        assert arguments[:1] == (() if name == "digits" else (tmp_path / "data",))
+        return DataSet(name, (), two_images(32), None, "", {"root": None})
+
+    for name in PUBLISHED:
+        monkeypatch.setattr(sources, name, lambda *arguments, name=name: named(name, *arguments))
+    assert [open_data(name).name for name in PUBLISHED] == list(PUBLISHED)
+
+
+@pytest.mark.parametrize("source", ["pictures", "./pictures", "pictures.zip"])
+def test_another_name_is_the_path_of_a_folder_or_zip(source: str, reader: FolderReader) -> None:
+    Path("pictures").mkdir()
+    Path("pictures.zip").touch()
+    open_data(source)
+    assert reader.calls == [(Path(source), OPTIONS)]
+
+
+def test_options_reach_the_reader_of_folders(reader: FolderReader) -> None:
+    Path("pictures").mkdir()
+    given = {"size": 64, "fit": "pad", "skip_bad": True, "workers": 3, "hold_bytes": 5}
+    open_data("pictures", **given)  # type: ignore[arg-type]
+    assert reader.calls == [(Path("pictures"), {**given, "progress": None})]
+
+
+def test_a_tilde_is_the_home_folder(tmp_path: Path, reader: FolderReader) -> None:
+    (tmp_path / "home" / "pictures").mkdir(parents=True)
+    open_data("~/pictures")
+    assert reader.calls[0][0] == tmp_path / "home" / "pictures"
+
+
+def test_a_published_name_wins_over_a_folder_here_which_its_path_still_names(reader: FolderReader) -> None:
+    Path("digits").mkdir()
+    data = open_data("digits")
+    assert len(data.train) == 1797
+    assert data.warnings == (
+        "digits is the published data set; what lies here under that name was not read: say './digits'",
+    )
+    assert open_data("./digits").fingerprint == "print"
+
+
+def test_no_warning_where_nothing_else_has_the_name() -> None:
+    assert open_data("digits").warnings == ()
+
+
+def test_cinic10_is_read_with_the_options_from_its_own_folder_here(reader: FolderReader) -> None:
+    Path("cinic10/train").mkdir(parents=True)
+    reader.classes = CINIC10
+    data = open_data("cinic10", root=Path.cwd(), size=16, workers=2)
+    assert reader.calls == [(Path.cwd() / "cinic10", {**OPTIONS, "size": 16, "workers": 2})]
+    assert data.name == "cinic10"
+    assert not any("was not read" in warning for warning in data.warnings)
+
+
+def test_cinic10_as_it_is_unpacked_gives_train_and_test_and_leaves_valid_out() -> None:
+    for split in ("train", "valid", "test"):
+        for number, name in enumerate(CINIC10):
+            folder = Path("CINIC-10", split, name)
+            folder.mkdir(parents=True)
+            Image.new("RGB", (32, 32), (number, len(split), 0)).save(folder / "cifar10-train-1.png")
+    for name in ("README.md", "imagenet-contributors.csv", "synsets-to-cifar-10-classes.txt"):
+        Path("CINIC-10", name).write_text("as published")
+    data = open_data("cinic10", root=Path.cwd())
+    assert data.test is not None
+    assert data.train.images.shape == data.test.images.shape == (3, 32, 32)
+    for split, colour in ((data.train, 5), (data.test, 4)):
+        assert split.labels.tolist() == list(range(10))
+        assert all_pixels(split)[:, :, 0, 0].tolist() == [[number, colour, 0] for number in range(10)]
+    assert (data.record["kind"], data.record["root"]) == ("published", str(Path("CINIC-10").absolute()))
+    assert any("valid" in warning for warning in data.warnings)
+
+
+@pytest.mark.parametrize(
+    ("source", "hint"),
+    [
+        ("cifar-10", "; did you mean 'cifar10'?"),
+        ("SVHN", "; did you mean 'svhn'?"),
+        ("my pictures", "; check the path"),
+    ],
+)
+def test_what_is_neither_name_nor_path_is_told_with_the_known_names(source: str, hint: str) -> None:
+    message = (
+        f"{source!r} is neither a published data set (digits, svhn, cifar10, cinic10) nor a folder or zip "
+        f"({Path.cwd() / source} does not exist){hint}"
+    )
+    with pytest.raises(DataError, match=f"^{re.escape(message)}$"):
+        open_data(source)
+
+
+def test_an_empty_name_is_not_the_working_directory() -> None:
+    with pytest.raises(DataError, match="'' is neither a published data set"):
+        open_data("")
+
+
+def test_a_size_below_one_is_refused() -> None:
+    with pytest.raises(DataError, match="size is 0; expected the height and width of images in pixels, at least 1"):
+        open_data("digits", size=0)
+
+
+def test_progress_is_titled_and_reaches_the_reader_of_folders(reader: FolderReader) -> None:
+    Path("pictures").mkdir()
+    seen: list[object] = []
+
+    @contextmanager
+    def progress(title: str) -> Iterator[Report]:
+        seen.append(title)
+        yield lambda done, total: seen.append((done, total))
+        seen.append("end")
+
+    open_data("pictures", progress=progress)
+    assert seen == ["reading images", (2, 2), "end"]
+
+
+# Where published files are kept
+
+
+@pytest.mark.parametrize(
+    ("platform", "environment", "expected"),
+    [
+        ("linux", {"MEMWRAP_DATA": "/mnt/data", "XDG_CACHE_HOME": "/cache"}, "/mnt/data"),
+        ("linux", {"MEMWRAP_DATA": "~/data"}, "{home}/data"),
+        ("linux", {"XDG_CACHE_HOME": "/cache"}, "/cache/memwrap"),
+        ("linux", {"MEMWRAP_DATA": "", "XDG_CACHE_HOME": ""}, "{home}/.cache/memwrap"),
+        ("darwin", {"XDG_CACHE_HOME": "/cache"}, "{home}/Library/Caches/memwrap"),
+        ("win32", {"LOCALAPPDATA": "/local"}, "/local/memwrap"),
+        ("win32", {}, "{home}/AppData/Local/memwrap"),
+    ],
+)
+def test_the_default_root_follows_the_environment_and_the_platform(
+    platform: str, environment: dict[str, str], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("MEMWRAP_DATA", "XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "platform", platform)
+    assert default_root() == Path(expected.format(home=tmp_path / "home"))
+
+
+def test_no_home_folder_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MEMWRAP_DATA", "~somebody-who-is-not-here/data")
+    with pytest.raises(DataError, match="the home folder that ~ stands for is not known; name a folder in full"):
+        default_root()
+
+
+# Sizes
+
+
+def test_without_a_size_or_with_its_own_a_published_data_set_is_as_it_is() -> None:
+    for data in (open_data("digits"), open_data("digits", size=8)):
+        assert data.fingerprint == digits().fingerprint
+        assert data.record == digits().record
+
+
+@pytest.mark.parametrize("size", [5, 20])
+def test_a_size_resizes_as_pillow_does(size: int) -> None:
+    data, original = open_data("digits", size=size), digits()
+    assert data.train.images.shape == (1, size, size)
+    ours, theirs = all_pixels(data.train)[:50, 0].numpy(), all_pixels(original.train)[:50, 0].numpy()
+    for one, other in zip(ours, theirs, strict=True):
+        expected = np.asarray(Image.fromarray(other).resize((size, size), Image.Resampling.BILINEAR))
+        assert np.abs(one.astype(int) - expected).max() <= 1  # Pillow rounds after each of two passes
+    assert data.train.labels.equal(original.train.labels)
+    assert data.train.names == original.train.names
+
+
+def test_a_resized_data_set_says_so() -> None:
+    data = open_data("digits", size=16)
+    assert data.record == {
+        "kind": "published",
+        "root": None,
+        "size": [16, 16],
+        "resized_from": [8, 8],
+        "held": True,
+    }
+    assert len({data.fingerprint, open_data("digits", size=17).fingerprint, digits().fingerprint}) == 3
+    assert isinstance(data.train.images, HeldImages)
+
+
+def test_images_too_many_to_hold_are_resized_when_asked_for() -> None:
+    held, not_held = open_data("digits", size=16), open_data("digits", size=16, hold_bytes=1797 * 256 - 1)
+    assert isinstance(open_data("digits", size=16, hold_bytes=1797 * 256).train.images, HeldImages)
+    assert isinstance(not_held.train.images, ResizedImages)
+    assert not_held.record == {**held.record, "held": False}
+    assert not_held.fingerprint == held.fingerprint
+    rows = torch.tensor([5, 3, 1796])
+    assert not_held.train.images.shape == (1, 16, 16)
+    assert len(not_held.train.images) == 1797
+    assert all_pixels(not_held.train).equal(all_pixels(held.train))
+    assert all_pixels(not_held.train.at(rows)).equal(all_pixels(held.train.at(rows)))
+    assert not_held.train.images.at(rows[:0]).shape == (1, 16, 16)
+    assert next(not_held.train.images.batches([rows[:0]])).shape == (0, 1, 16, 16)
+
+
+def test_both_splits_are_resized() -> None:
+    data = DataSet("both", ("a", "b"), two_images(32), two_images(32), "print", {"size": [32, 32]})
+    for hold_bytes in (0, 1 << 30):
+        smaller = resized(data, 8, hold_bytes)
+        assert smaller.test is not None
+        assert smaller.train.images.shape == smaller.test.images.shape == (3, 8, 8)
+
+
+def test_a_plain_image_stays_plain_and_in_range_at_every_size() -> None:
+    pixels = torch.tensor([0, 255, 128], dtype=torch.uint8).reshape(1, 3, 1, 1).expand(1, 3, 8, 8)
+    split = LabelledImages(HeldImages(pixels), torch.tensor([0]), ("0",))
+    data = DataSet("plain", ("a",), split, None, "print", {})
+    for size in (1, 3, 7, 9, 31):
+        assert all_pixels(resized(data, size, 1 << 30).train).equal(pixels[:, :, :1, :1].expand(1, 3, size, size))
+
+
+def test_resized_pixels_are_rounded_to_the_nearest_level() -> None:
+    pixels = torch.tensor([[0, 1], [1, 1]], dtype=torch.uint8).reshape(1, 1, 2, 2)
+    split = LabelledImages(HeldImages(pixels), torch.tensor([0]), ("0",))
+    data = DataSet("corner", ("a",), split, None, "print", {})
+    assert all_pixels(resized(data, 1, 1 << 30).train).item() == 1  # their mean is 0.75
+
+
+def test_opening_a_published_data_set_writes_nothing_to_the_working_directory() -> None:
+    open_data("digits", size=16)
+    assert list(Path().iterdir()) == []

@@ -1,0 +1,174 @@
+"""Streamed images: the same pixels whoever reads them, few read ahead, and no process left behind."""
+
+import gc
+import io
+import multiprocessing
+import os
+import signal
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from memwrap.data import streamed
+from memwrap.data.containers import open_container
+from memwrap.data.streamed import StreamedImages
+from memwrap.errors import DataError
+
+COUNT = 300
+SHAPE = (3, 6, 6)
+
+
+def content(number: int) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(np.full((6, 6, 3), number % 256, dtype=np.uint8)).save(file, "PNG")
+    return file.getvalue()
+
+
+@pytest.fixture(scope="module", params=["folder", "zip"])
+def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("images")
+    if request.param == "folder":
+        for number in range(COUNT):
+            (path / f"{number}.png").write_bytes(content(number))
+        return path
+    with zipfile.ZipFile(path / "images.zip", "w") as archive:
+        for number in range(COUNT):
+            archive.writestr(f"{number}.png", content(number))
+    return path / "images.zip"
+
+
+def images(source: Path, workers: int) -> StreamedImages:
+    return StreamedImages(open_container(source), [f"{n}.png" for n in range(COUNT)], SHAPE, "crop", workers)
+
+
+def workers_alive() -> int:
+    gc.collect()
+    return len(multiprocessing.active_children())
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_pixels_and_order_do_not_depend_on_the_workers(source: Path, workers: int) -> None:
+    order = torch.randperm(COUNT)
+    batches = list(images(source, workers).batches(order.split(32)))
+    assert [len(batch) for batch in batches] == [32] * 9 + [12]
+    assert torch.equal(torch.cat(batches), (order % 256).to(torch.uint8).reshape(-1, 1, 1, 1).expand(-1, *SHAPE))
+    assert workers_alive() == 0
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_reading_leaves_the_random_numbers_alone(source: Path, workers: int) -> None:
+    before = torch.get_rng_state()
+    list(images(source, workers).batches(torch.arange(COUNT).split(100)))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_indices_may_repeat_and_batches_be_empty(source: Path) -> None:
+    batches = list(images(source, 0).batches([torch.tensor([7, 7]), torch.tensor([], dtype=torch.int64)]))
+    assert [batch.shape for batch in batches] == [(2, *SHAPE), (0, *SHAPE)]
+    assert batches[0].unique().tolist() == [7]
+    assert list(images(source, 2).batches([])) == []
+
+
+def test_images_at_indices_are_those_images(source: Path) -> None:
+    some = images(source, 0).at(torch.tensor([9, 4]))
+    assert len(some) == 2
+    assert some.shape == SHAPE
+    (batch,) = some.batches([torch.tensor([1, 0])])
+    assert batch[:, 0, 0, 0].tolist() == [4, 9]
+
+
+def test_few_images_are_read_without_workers(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streamed, "DataLoader", None)
+    (batch,) = images(source, 2).batches([torch.arange(20)])
+    assert batch[:, 0, 0, 0].tolist() == list(range(20))
+    with pytest.raises(TypeError):  # so many are not
+        list(images(source, 2).batches(torch.arange(COUNT).split(100)))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_few_batches_are_read_ahead(source: Path, workers: int) -> None:
+    taken = 0
+
+    def endless() -> Iterator[Tensor]:
+        nonlocal taken
+        while True:
+            taken += 1
+            yield torch.arange(64)
+
+    stream = images(source, workers).batches(endless())
+    next(stream)
+    assert taken <= 10
+    stream.close()
+    assert workers_alive() == 0
+
+
+def test_closing_early_leaves_no_process(source: Path) -> None:
+    stream = images(source, 2).batches(torch.arange(COUNT).split(10))
+    next(stream)
+    assert workers_alive() == 2
+    stream.close()
+    assert workers_alive() == 0
+
+
+def test_dropping_the_iterator_leaves_no_process(source: Path) -> None:
+    for _ in images(source, 2).batches(torch.arange(COUNT).split(10)):
+        break
+    assert workers_alive() == 0
+
+
+def test_batches_that_are_kept_keep_no_file_open(source: Path) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    kept = list(images(source, 1).batches(torch.arange(COUNT).split(3)))
+    gc.collect()
+    assert len(kept) == 100
+    assert len(list(Path("/proc/self/fd").iterdir())) < before + 20
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_file_that_went_bad_is_named_in_one_line(tmp_path: Path, workers: int) -> None:
+    for number in range(COUNT):
+        (tmp_path / f"{number}.png").write_bytes(content(number) if number != 155 else b"oops")
+    with pytest.raises(DataError) as error:
+        list(images(tmp_path, workers).batches(torch.arange(COUNT).split(50)))
+    assert str(error.value).startswith(f"{tmp_path}: 155.png: not an image; was it changed")
+    assert len(str(error.value).splitlines()) == 1
+    assert workers_alive() == 0
+
+
+def test_a_worker_that_is_killed_is_an_error_in_plain_words(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(*_: object) -> None:  # as by a system that runs out of memory
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr(streamed, "read_picture", killed)  # forked workers have it too
+    with pytest.raises(DataError, match=r"a process that reads images ended .*try without, workers=0"):
+        list(images(source, 1).batches(torch.arange(COUNT).split(100)))
+    assert workers_alive() == 0
+
+
+def test_workers_have_one_thread_each(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def threads(*_: object) -> Tensor:
+        return torch.full(SHAPE, torch.get_num_threads(), dtype=torch.uint8)
+
+    monkeypatch.setattr(streamed, "read_picture", threads)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        batches = torch.cat(list(images(source, 1).batches(torch.arange(COUNT).split(100))))
+    finally:
+        torch.set_num_threads(before)
+    assert batches.unique().tolist() == [1]
+
+
+def test_the_errors_of_whoever_asks_stay_their_own(source: Path) -> None:
+    def broken() -> Iterator[Tensor]:
+        yield torch.arange(COUNT)
+        raise RuntimeError("mine")
+
+    with pytest.raises(RuntimeError, match=r"^mine$"):
+        list(images(source, 1).batches(broken()))
