@@ -10,12 +10,16 @@ from torch import Tensor, nn
 
 from memwrap import store
 from memwrap.architectures import Architecture, build
+from memwrap.base import Origin
 from memwrap.errors import LoadError, MemwrapError, brief
-from memwrap.layer import MemoryWrap
 from memwrap.memory import RememberedMemory
-from memwrap.model import MemoryClassifier, Origin
+from memwrap.model import MemoryClassifier
+from memwrap.standard import StandardClassifier
 from memwrap.surgery import take_out
-from memwrap.wrapping import copy_of
+from memwrap.transform import Transform
+from memwrap.wrapping import assembled, copy_of
+
+Model = MemoryClassifier | StandardClassifier
 
 # How far logits may lie from the stored ones, relative to the largest: other machines round differently, other
 # architectures differ by far more.
@@ -26,14 +30,18 @@ _GIVE = "give the classifier as it was when it was saved: memwrap.load(..., clas
 
 def load(
     folder: str | os.PathLike[str], classifier: nn.Module | None = None, *, device: str | torch.device = "cpu"
-) -> MemoryClassifier:
+) -> Model:
     """The model that `save` stored, in evaluation mode, with its memory.
 
     classifier: one of the same architecture, needed for hand-written ones; its weights and its number of classes do not
     matter, and it is not changed. None rebuilds it by name. Either way, stored logits of a stored probe must come out.
     """
     path = Path(folder)
-    settings, parts = store.read(path)
+    return unpacked(path, *store.read(path), classifier).to(device).eval()
+
+
+def unpacked(path: Path, settings: dict[str, Any], parts: store.Parts, classifier: nn.Module | None = None) -> Model:
+    """The model that `packed` gave these settings and tensors, which lay at `path`; in training mode."""
     given = None if classifier is None else copy_of(classifier)
     try:
         model = _assemble(path, settings, given)
@@ -41,16 +49,18 @@ def load(
         for name in settings["frozen"]:
             model.get_parameter(name).requires_grad_(False)
         _prove(model, parts["probe"])
-        if "memory" in parts:
+        model.classes = None if settings["classes"] is None else tuple(settings["classes"])
+        model.transform = None if settings["transform"] is None else Transform(**settings["transform"])
+        if isinstance(model, MemoryClassifier) and "memory" in parts:
             model.restore(RememberedMemory(**parts["memory"]))
     except LoadError as error:
         raise LoadError(f"{path}: {error}") from error
     except (KeyError, TypeError, AttributeError, MemwrapError) as error:
         raise LoadError(f"{path}: the saved model is incomplete or contradicts itself ({brief(error)})") from error
-    return model.to(device).eval()
+    return model
 
 
-def _assemble(path: Path, settings: dict[str, Any], given: nn.Module | None) -> MemoryClassifier:
+def _assemble(path: Path, settings: dict[str, Any], given: nn.Module | None) -> Model:
     saved = settings["classifier"]
     if given is not None:
         encoder = given
@@ -66,10 +76,10 @@ def _assemble(path: Path, settings: dict[str, Any], given: nn.Module | None) -> 
     except AttributeError as error:
         raise LoadError(f"the classifier has no layer {saved['layer']!r}, which the saved one had; {_GIVE}") from error
     origin = Origin(saved["layer"], saved["num_classes"], tuple(saved["image_shape"]))
-    return MemoryClassifier(encoder, MemoryWrap(**settings["layer"]), origin)
+    return assembled(encoder, settings["layer"], origin)
 
 
-def _put_in(model: MemoryClassifier, weights: dict[str, Tensor], versions: dict[str, int]) -> None:
+def _put_in(model: Model, weights: dict[str, Tensor], versions: dict[str, int]) -> None:
     _match_dtypes(model, weights)
     state: Any = OrderedDict(weights)
     state._metadata = {name: {"version": version} for name, version in versions.items()}
@@ -80,7 +90,7 @@ def _put_in(model: MemoryClassifier, weights: dict[str, Tensor], versions: dict[
         raise LoadError(f"the saved weights do not fit the classifier ({lines}); {_GIVE}") from error
 
 
-def _match_dtypes(model: MemoryClassifier, weights: dict[str, Tensor]) -> None:
+def _match_dtypes(model: Model, weights: dict[str, Tensor]) -> None:
     """Cast the model to the precision that was saved, tensor by tensor where it is mixed."""
     dtypes = {tensor.dtype for tensor in weights.values() if tensor.is_floating_point()}
     if len(dtypes) == 1:
@@ -90,13 +100,13 @@ def _match_dtypes(model: MemoryClassifier, weights: dict[str, Tensor]) -> None:
             tensor.data = tensor.data.to(weights[name].dtype)
 
 
-def _prove(model: MemoryClassifier, probe: dict[str, Tensor]) -> None:
+def _prove(model: Model, probe: dict[str, Tensor]) -> None:
     """The stored logits must come out for the stored images."""
-    expected, images, memory = probe["logits"], probe["images"], probe["memory"]
+    expected = probe["logits"]
     if expected.numel() == 0 or not expected.isfinite().all():
         raise LoadError("the stored logits of the probe are empty or not finite: the saved model is damaged")
     try:
-        logits = model.probe_logits(images, memory)
+        logits = model.probe_logits(probe)
     except Exception as error:
         raise LoadError(f"the classifier takes the saved weights but fails ({brief(error)}); {_GIVE}") from error
     alike = (logits.shape, logits.dtype) == (expected.shape, expected.dtype)

@@ -30,7 +30,7 @@ FORMAT_VERSION = 1
 # A file that no manifest names may belong to a save that another process is in the midst of, unless it is this old.
 ABANDONED_AFTER = 3600  # seconds
 
-PARTS = ("weights", "memory", "probe")
+PARTS = ("weights", "memory", "probe", "optimizer")
 
 _TENSORS = re.compile(rf"({'|'.join(PARTS)})\.[0-9a-f]{{16}}\.safetensors")
 _PARTIAL = re.compile(rf"\.({_TENSORS.pattern}|{re.escape(MANIFEST)})\.[0-9a-f]{{16}}\.partial")
@@ -47,7 +47,7 @@ def write(folder: Path, settings: Mapping[str, Any], parts: Parts) -> None:
         files = {part: _write_tensors(folder, part, tensors) for part, tensors in parts.items()}
         heading = {"format": FORMAT, "format_version": FORMAT_VERSION, "memwrap": __version__}
         manifest = {**heading, **settings, "files": files}
-        _write_file(folder / MANIFEST, json.dumps(manifest, indent=2).encode())
+        write_file(folder / MANIFEST, json.dumps(manifest, indent=2).encode())
     except OSError as error:
         raise SaveError(f"{folder}: cannot be written ({error}); what it held before is still there") from error
     # The new model is whole by now: an old file that stays does no harm.
@@ -75,7 +75,7 @@ def _write_tensors(folder: Path, part: str, tensors: dict[str, Tensor]) -> dict[
         raise SaveError(f"the {part} hold a tensor that safetensors cannot store ({brief(error)})") from error
     # A name that no save had before: another process may be removing the files of a model with the same content.
     name = f"{part}.{secrets.token_hex(8)}.safetensors"
-    _write_file(folder / name, content)
+    write_file(folder / name, content)
     return {"name": name, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
@@ -84,7 +84,7 @@ def _independent(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
 
 
-def _write_file(path: Path, content: bytes) -> None:
+def write_file(path: Path, content: bytes) -> None:
     """Write to disk under another name, then take the name in one step."""
     partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")  # no other process or thread has this name
     try:

@@ -1,21 +1,63 @@
 """From any classifier to one with a memory."""
 
+from typing import Any, Literal, overload
+
 import torch
 from torch import Tensor, nn
 
-from memwrap.errors import WrapError
+from memwrap.base import EncoderModel, Origin
+from memwrap.checks import check_sizes
+from memwrap.errors import InputError, WrapError
 from memwrap.last_layer import LastLayer, find_last_layer
 from memwrap.layer import MemoryWrap, check_options
-from memwrap.model import MemoryClassifier, Origin
+from memwrap.model import MemoryClassifier
 from memwrap.probes import probe_images
+from memwrap.standard import STANDARD, StandardClassifier
 from memwrap.surgery import logits_of, modes_kept, never_called, private_copy, random_state_kept, take_out
 
 
 def copy_of(classifier: nn.Module) -> nn.Module:
     """A copy of a classifier that has no memory yet; a WrapError says why there can be none."""
-    if isinstance(classifier, MemoryClassifier):
-        raise WrapError("classifier has a memory already; give the classifier that it was made from")
+    if isinstance(classifier, EncoderModel):
+        raise WrapError("classifier is a model of memwrap's already; give the classifier that it was made from")
     return private_copy(classifier)
+
+
+@overload
+def wrap(
+    classifier: nn.Module,
+    variant: Literal["standard"],
+    *,
+    num_classes: int | None = None,
+    layer: str | None = None,
+    example: Tensor | None = None,
+) -> StandardClassifier: ...
+
+
+@overload
+def wrap(
+    classifier: nn.Module,
+    variant: Literal["memory_wrap", "only_memory"] = "memory_wrap",
+    *,
+    head: str = "mlp",
+    project: int | None = None,
+    num_classes: int | None = None,
+    layer: str | None = None,
+    example: Tensor | None = None,
+) -> MemoryClassifier: ...
+
+
+@overload
+def wrap(
+    classifier: nn.Module,
+    variant: str,
+    *,
+    head: str = "mlp",
+    project: int | None = None,
+    num_classes: int | None = None,
+    layer: str | None = None,
+    example: Tensor | None = None,
+) -> MemoryClassifier | StandardClassifier: ...
 
 
 def wrap(
@@ -27,26 +69,44 @@ def wrap(
     num_classes: int | None = None,
     layer: str | None = None,
     example: Tensor | None = None,
-) -> MemoryClassifier:
+) -> MemoryClassifier | StandardClassifier:
     """A copy of `classifier` whose last layer is replaced by a memory; all other weights are kept.
 
     The classifier maps images (B, channels, H, W) to logits (B, C), or to an object with `.logits`, whose other outputs
-    are ignored. variant, head, project: see `MemoryWrap`. num_classes: None keeps the classifier's.
+    are ignored. variant, head, project: see `MemoryWrap`; "standard" puts a new linear layer and no memory there, for
+    comparison. num_classes: None keeps the classifier's.
     layer: the name of the layer to replace, as in "head.fc"; None finds it. example: images of a shape that the
     classifier takes, any values; None tries likely shapes. The classifier given is not changed: train the copy.
     """
-    check_options(variant, head, project=project, num_classes=num_classes)
+    if variant == STANDARD:
+        if head != "mlp" or project is not None:
+            raise InputError("head and project shape a memory's layer; leave them out with variant='standard'")
+    else:
+        check_options(variant, head, project=project)
+    check_sizes(num_classes=num_classes)
     encoder = copy_of(classifier)
     images, last = _probed(classifier, example, layer)
     _check_copy(classifier, encoder, images)
     take_out(encoder, last.name)
-    memory_layer = MemoryWrap(last.in_features, num_classes or last.num_classes, variant, head, project).to(images)
     channels, height, width = images.shape[1:]
-    model = MemoryClassifier(encoder, memory_layer, Origin(last.name, last.num_classes, (channels, height, width)))
+    settings = {"in_features": last.in_features, "num_classes": num_classes or last.num_classes, "variant": variant}
+    options = {} if variant == STANDARD else {"head": head, "project": project}
+    model = assembled(encoder, {**settings, **options}, Origin(last.name, last.num_classes, (channels, height, width)))
+    model.layer.to(images)
     # Not for all modules at once: some of the classifier's may be frozen in evaluation mode.
     model.training = encoder.training
-    memory_layer.train(encoder.training)
+    model.layer.train(encoder.training)
     return model
+
+
+def assembled(
+    encoder: nn.Module, layer_settings: dict[str, Any], origin: Origin
+) -> MemoryClassifier | StandardClassifier:
+    """The model of an encoder and a new last layer, built from what `layer_settings` of such a model gives."""
+    if layer_settings["variant"] == STANDARD:
+        layer = nn.Linear(layer_settings["in_features"], layer_settings["num_classes"])
+        return StandardClassifier(encoder, layer, origin)
+    return MemoryClassifier(encoder, MemoryWrap(**layer_settings), origin)
 
 
 def _probed(classifier: nn.Module, example: Tensor | None, layer: str | None) -> tuple[Tensor, LastLayer]:

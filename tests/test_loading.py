@@ -144,7 +144,8 @@ def test_a_name_that_now_builds_another_network_is_noticed(model: MemoryClassifi
         (["classifier", "architecture", "arguments", "checkpoint_path"], "x", "name a source of weights"),
         (["classifier", "layer"], "no.such.layer", "has no layer 'no.such.layer'"),
         (["classifier"], {}, "incomplete or contradicts itself (KeyError"),
-        (["layer", "variant"], "standard", "incomplete or contradicts itself (InputError"),
+        (["layer", "variant"], "nothing", "incomplete or contradicts itself (InputError"),
+        (["layer", "variant"], "standard", "the saved weights do not fit the classifier"),
         (["layer", "colour"], "red", "incomplete or contradicts itself (TypeError"),
         (["files"], {}, "incomplete or contradicts itself (KeyError: 'weights'"),
     ],
@@ -207,7 +208,7 @@ class Raising(networks.Plain):
     [
         (networks.Plain, WrapError, "classifier is a type; expected a torch.nn.Module"),
         ("cpu", WrapError, "classifier is a str; expected a torch.nn.Module"),
-        (memwrap.wrap(networks.Plain()), WrapError, "classifier has a memory already"),
+        (memwrap.wrap(networks.Plain()), WrapError, "classifier is a model of memwrap"),
         (Raising(), LoadError, "takes the saved weights but fails (RuntimeError: out of order)"),
         (networks.ReturnsTuple(), LoadError, "takes the saved weights but fails (WrapError: the classifier returns"),
     ],

@@ -14,7 +14,7 @@ from memwrap.encoders.mobilenet import mobilenet_v2
 from memwrap.encoders.resnet import resnet18
 from memwrap.encoders.shufflenet import shufflenet_v2
 from memwrap.encoders.tiny import tiny
-from memwrap.errors import InputError
+from memwrap.errors import InputError, brief
 
 TIMM = "timm:"
 
@@ -73,9 +73,30 @@ def create_untrained(name: str, **arguments: Any) -> nn.Module:
     return create(name, **arguments)
 
 
+def timm_facts(name: str) -> dict[str, Any]:
+    """What timm knows of `timm:NAME` without building it: input_size (C, H, W), mean, std, and more."""
+    bare = name.removeprefix(TIMM)
+    return dict(_timm_with(bare).get_pretrained_cfg(bare).to_dict())
+
+
 def _create_timm(name: str, num_classes: int, channels: int, arguments: dict[str, Any]) -> nn.Module:
+    timm = _timm_with(name)
     try:
-        import timm  # a heavy import, and an optional one
+        classifier: nn.Module = timm.create_model(name, num_classes=num_classes, in_chans=channels, **arguments)
+    except Exception as error:
+        if not arguments.get("pretrained"):
+            raise
+        raise InputError(
+            f"the pretrained weights of 'timm:{name}' cannot be had ({brief(error)}); check the network, or give them "
+            "as a file (--weights), or start without them"
+        ) from error
+    return classifier
+
+
+def _timm_with(name: str) -> Any:
+    """The library, which has a model of that name."""
+    try:
+        import timm  # a heavy import
     except ImportError as error:
         raise InputError(
             f"encoder 'timm:{name}' needs timm, which is not installed: pip install 'memwrap[timm]'"
@@ -86,5 +107,4 @@ def _create_timm(name: str, num_classes: int, channels: int, arguments: dict[str
         raise InputError(
             f"timm has no model {name!r}; it has {', '.join(close) if close else 'none of a similar name'}"
         )
-    classifier: nn.Module = timm.create_model(name, num_classes=num_classes, in_chans=channels, **arguments)
-    return classifier
+    return timm
