@@ -1,0 +1,46 @@
+"""A trained model over many images: each is encoded once, and everything else is small matrix products."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from memwrap.base import EncoderModel, in_evaluation
+from memwrap.data.labelled import Images, LabelledImages
+from memwrap.metrics import accuracy
+from memwrap.model import MemoryClassifier
+from memwrap.samplers import RandomMemory
+
+ENCODED_AT_ONCE = 256
+
+
+def encode_all(model: EncoderModel, images: Images, at_once: int = ENCODED_AT_ONCE) -> Tensor:
+    """The encodings (N, D) of images, by the model in evaluation mode and full precision, on the model's device."""
+    with in_evaluation(model):
+        return torch.cat([model.encode(batch) for batch in _prepared(model, images, at_once)])
+
+
+def _prepared(model: EncoderModel, images: Images, at_once: int) -> Iterator[Tensor]:
+    rows = torch.split(torch.arange(len(images)), at_once)
+    for pixels in images.batches(rows):
+        yield model.transform(pixels.to(model.reference.device))
+
+
+def remember(model: MemoryClassifier, images: Images, labels: Tensor) -> None:
+    """Let the model keep these images (M) and labels (M,) as its memory."""
+    pixels = torch.cat(list(images.batches([torch.arange(len(images))])))
+    model.remember(model.transform(pixels.to(model.reference.device)), labels)
+
+
+def accuracy_with_a_drawn_memory(
+    model: EncoderModel, judged: LabelledImages, training: LabelledImages, size: int, generator: torch.Generator
+) -> float:
+    """The accuracy on labelled images with one memory of so many training images, drawn at random."""
+    encodings = encode_all(model, judged.images)
+    with in_evaluation(model):
+        if isinstance(model, MemoryClassifier):
+            chosen = RandomMemory(size).draw(training.labels, training.labels, generator)
+            logits = model.layer(encodings, encode_all(model, training.images.at(chosen)))
+        else:
+            logits = model.layer(encodings)
+    return accuracy(logits.argmax(dim=1).cpu(), judged.labels)

@@ -1,0 +1,189 @@
+"""The steps of a run, one after the other, from wherever it stands."""
+
+import math
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from memwrap.data.labelled import HeldImages, Images, LabelledImages
+from memwrap.errors import NonFiniteError, SettingsError, TrainingError
+from memwrap.inference import encode_all
+from memwrap.loading import Model
+from memwrap.model import MemoryClassifier
+from memwrap.samplers import MemorySampler, check_size, sampler_for
+from memwrap.seeds import derived
+from memwrap.settings import Settings, SettledSettings
+from memwrap.training import augmentation
+from memwrap.training.plan import Plan, PlannedStep
+from memwrap.training.schedule import learning_rate
+from memwrap.training.step import Batch, Encode, Outcome, training_step
+
+
+@dataclass
+class Progress:
+    """How far training has come: what, beside weights and optimiser, it needs to go on."""
+
+    step: int = 0  # steps done
+    loss: float = 0.0  # summed over the inputs of this epoch so far
+    correct: int = 0  # likewise
+    seen: int = 0
+
+
+@dataclass(frozen=True)
+class EpochMetrics:
+    """What an epoch gave, over the inputs of all its steps. Counted from 1."""
+
+    epoch: int
+    step: int
+    loss: float
+    accuracy: float
+    lr: float
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Training between two steps."""
+
+    step: int  # steps done, of `steps`
+    steps: int
+    epoch: float  # epochs done, and the part of the one under way
+    loss: float
+    lr: float
+    finished_epoch: EpochMetrics | None  # of the epoch that this step was the last of
+
+
+class Trainer:
+    """Trains a model on labelled images, by settled settings. The same seed gives the same weights.
+
+    sampler: draws the memory of each step; None takes the one that the settings name. progress: where to begin.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        data: LabelledImages,
+        settings: SettledSettings,
+        sampler: MemorySampler | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        has_memory = isinstance(model, MemoryClassifier)
+        if has_memory and sampler is None:
+            sampler = sampler_for(settings.memory, settings.memory_size)
+            if sampler is not None:
+                check_size(settings.memory_size, len(data))
+        if has_memory and sampler is None and settings.batch_size < 2:
+            raise SettingsError("batch_size is 1, and the batch is to be its own memory; expected at least 2")
+        self.model, self.settings = model, settings
+        self.progress = progress or Progress()
+        self.plan = Plan(data.labels, settings.batch_size, sampler if has_memory else None, settings.seed)
+        self.steps = settings.epochs * self.plan.steps_per_epoch
+        self.device = model.reference.device
+        self.precision = precision_for(settings.precision, self.device)
+        if settings.freeze:
+            model.encoder.requires_grad_(False)
+        self.optimizer = optimizer_for(model, settings)
+        self._prepare(data)
+
+    def moments(self) -> Iterator[Moment]:
+        """Run the steps that are left; whoever iterates may save or stop between any two. Sets torch's random seed."""
+        set_training_mode(self.model, self.settings.freeze)
+        planned: deque[PlannedStep] = deque()  # images may be asked for ahead of the step that uses them
+
+        def indices() -> Iterator[Tensor]:
+            for step in self.plan.steps(self.progress.step, self.steps):
+                planned.append(step)
+                yield step.indices
+
+        for pixels in self._images.batches(indices()):
+            step = planned.popleft()
+            labels = self.plan.labels[step.indices[: step.inputs]]
+            yield self._advance(Batch(*(part.to(self.device) for part in (pixels, step.numbers, labels))))
+
+    def _advance(self, batch: Batch) -> Moment:
+        settings, done, per_epoch = self.settings, self.progress, self.plan.steps_per_epoch
+        lr = learning_rate(settings, done.step, per_epoch)
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        # Dropout draws from torch's own generator: seeded by the step, it is the same after a stop.
+        torch.manual_seed(derived(settings.seed, "dropout", done.step))
+        outcome = self._step(batch, lr)
+        loss, inputs = outcome.loss.item(), len(batch.labels)
+        if not math.isfinite(loss):
+            raise self._diverged(lr, f"the loss is {loss}")
+        done.step += 1
+        done.loss, done.correct, done.seen = (
+            done.loss + inputs * loss,
+            done.correct + int(outcome.correct),
+            done.seen + inputs,
+        )
+        ended = self._end_epoch(lr) if done.step % per_epoch == 0 else None
+        return Moment(done.step, self.steps, done.step / per_epoch, loss, lr, ended)
+
+    def _step(self, batch: Batch, lr: float) -> Outcome:
+        try:
+            return training_step(
+                self.model.layer, self.optimizer, self._encode, batch, self.settings.label_smoothing, self.precision
+            )
+        except NonFiniteError as error:
+            raise self._diverged(lr, str(error)) from error
+
+    def _end_epoch(self, lr: float) -> EpochMetrics:
+        done = self.progress
+        ended = EpochMetrics(
+            done.step // self.plan.steps_per_epoch, done.step, done.loss / done.seen, done.correct / done.seen, lr
+        )
+        done.loss, done.correct, done.seen = 0.0, 0, 0
+        return ended
+
+    def _diverged(self, lr: float, what: str) -> TrainingError:
+        step = self.progress.step
+        return TrainingError(
+            f"training diverged in step {step + 1} of {self.steps} (epoch {step // self.plan.steps_per_epoch + 1}) at "
+            f"learning rate {lr:.3g}: {what}. Try a lower rate (lr {self.settings.lr / 10:.2g}), a longer warm-up, "
+            "precision fp32, or look for broken images"
+        )
+
+    def _prepare(self, data: LabelledImages) -> None:
+        """Set where images come from and how they are encoded."""
+        images, settings, transform = data.images, self.settings, self.model.transform
+        if settings.freeze and not settings.augment:
+            # A frozen encoder gives the same encoding every time: each image is encoded once.
+            self._images: Images = HeldImages(encode_all(self.model, images))
+            self._encode: Encode = lambda encodings, _: encodings
+            return
+        self._images = images.to(self.device) if isinstance(images, HeldImages) else images
+        self._encode = lambda pixels, numbers: self.model.encode(
+            augmentation.prepared(pixels, numbers, settings.augment, transform.mean, transform.std)
+        )
+
+
+def set_training_mode(model: Model, frozen: bool) -> None:
+    """Training mode; but a frozen encoder's statistics stay, too, and it drops nothing out."""
+    model.train()
+    if frozen:
+        model.encoder.eval()
+
+
+def precision_for(precision: str, device: torch.device) -> torch.dtype:
+    """What a step computes in. bf16 is quick on GPUs and many times slower than fp32 on most CPUs."""
+    if precision == "auto":
+        precision = "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
+    return torch.bfloat16 if precision == "bf16" else torch.float32
+
+
+def optimizer_for(model: Model, settings: Settings) -> Optimizer:
+    """A new optimiser for all parameters that learn."""
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if settings.optimizer == "adamw":
+        return torch.optim.AdamW(parameters, settings.lr, weight_decay=settings.weight_decay)
+    return torch.optim.SGD(
+        parameters,
+        settings.lr,
+        momentum=settings.momentum,
+        weight_decay=settings.weight_decay,
+        nesterov=settings.momentum > 0,
+    )

@@ -1,0 +1,20 @@
+"""The learning rate of every step, as a plain function: a run that goes on after a stop needs no other state."""
+
+import math
+
+from memwrap.settings import SettledSettings
+
+
+def learning_rate(settings: SettledSettings, step: int, steps_per_epoch: int) -> float:
+    """The rate of step 0, 1, ... of a run."""
+    total = settings.epochs * steps_per_epoch
+    warm = round(settings.warmup * total)
+    if step < warm:
+        return settings.lr * (step + 1) / warm
+    if settings.schedule == "cosine":
+        return settings.lr * (1 + math.cos(math.pi * (step - warm) / max(1, total - warm))) / 2
+    if settings.schedule == "steps":
+        # As the paper: rates change between epochs, after these shares of them.
+        epoch = step // steps_per_epoch
+        return settings.lr * 0.1 ** sum(epoch >= share * settings.epochs for share in settings.drops)
+    return settings.lr

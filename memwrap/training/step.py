@@ -1,0 +1,73 @@
+"""One step of training, from pixels to new weights. A loop can run it, and a captured graph."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.optim import Optimizer
+
+from memwrap.layer import MemoryWrap
+
+# Pixels uint8 (n, C, H, W), and uniform numbers (n, K) for their random changes -> encodings (n, D).
+Encode = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a step is given; the memory's images come after the inputs'.
+
+    pixels uint8 (B + M, C, H, W), numbers (B + M, K), labels (B,). Without a memory of its own, M = 0.
+    """
+
+    pixels: Tensor
+    numbers: Tensor
+    labels: Tensor
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a step, still on the device: loss () and correct (), how many inputs were judged rightly."""
+
+    loss: Tensor
+    correct: Tensor
+
+
+def training_step(
+    layer: nn.Module,
+    optimizer: Optimizer,
+    encode: Encode,
+    batch: Batch,
+    label_smoothing: float = 0.0,
+    precision: torch.dtype = torch.float32,
+) -> Outcome:
+    """Judge the batch by a model's encoder and last layer, and move its weights by what that shows.
+
+    Reads no value back from the device, other than the layer's own checks.
+    """
+    with torch.autocast(batch.labels.device.type, dtype=precision, enabled=precision != torch.float32):
+        logits = batch_logits(layer, encode, batch)
+    loss = cross_entropy(logits.float(), batch.labels, label_smoothing=label_smoothing)
+    optimizer.zero_grad(set_to_none=True)
+    torch.autograd.backward(loss)
+    optimizer.step()
+    correct = (logits.detach().argmax(dim=1) == batch.labels).sum()
+    return Outcome(loss.detach(), correct)
+
+
+def batch_logits(layer: nn.Module, encode: Encode, batch: Batch) -> Tensor:
+    """Logits (B, C) of the inputs.
+
+    The memory goes through the encoder in a pass of its own. With none, each half of the batch is the memory of the
+    other, for a single pass.
+    """
+    inputs = len(batch.labels)
+    encodings = encode(batch.pixels[:inputs], batch.numbers[:inputs])
+    if not isinstance(layer, MemoryWrap):
+        logits: Tensor = layer(encodings)
+        return logits
+    if len(batch.pixels) > inputs:
+        return layer.forward(encodings, encode(batch.pixels[inputs:], batch.numbers[inputs:]))
+    first, second = encodings.tensor_split(2)
+    return torch.cat([layer(first, second), layer(second, first)])
