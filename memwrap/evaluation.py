@@ -1,0 +1,134 @@
+"""How good a model is, from encodings: every image has been encoded once, and what follows are small matrix products.
+
+Results are JSON values, shares from 0 to 1. Two accuracies are told apart: with the remembered memory, which is what
+`predict` uses, and with memories drawn at random for each batch, which is how the paper measures.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from memwrap import metrics
+from memwrap.layer import MemoryWrap, Reading
+from memwrap.samplers import check_size
+
+# The paper's: test batches of 500, a new memory for each, and the whole five times.
+BATCH_SIZE = 500
+REPEATS = 5
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Images as a model has encoded them, encodings (N, D), and their labels (N,), on the same device."""
+
+    encodings: Tensor
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+def standard_scores(layer: nn.Module, test: Encoded) -> dict[str, Any]:
+    """Of a classifier without a memory."""
+    return _judgement(_in_batches(layer, test.encodings), test.labels)
+
+
+def remembered_scores(
+    layer: MemoryWrap, test: Encoded, memory: Encoded, memory_predictions: Tensor | None
+) -> dict[str, Any]:
+    """With one memory for all. memory_predictions (M,): the model's own class for each of its samples, if known."""
+    logits, doubts, votes = [], [], []
+    for batch in torch.split(test.encodings, BATCH_SIZE):
+        reading = layer.read(batch, memory.encodings)
+        logits.append(reading.logits)
+        if memory_predictions is not None:
+            doubts.append(_doubtful(reading, memory_predictions))
+            votes.append(_votes(reading, memory_predictions))
+    judgement = _judgement(torch.cat(logits), test.labels)
+    if memory_predictions is None:
+        return {"memory_size": len(memory), **judgement}
+    predictions = torch.cat(logits).argmax(dim=1)
+    return {
+        "memory_size": len(memory),
+        **judgement,
+        **asdict(metrics.explanation_scores(torch.cat(doubts), predictions, test.labels)),
+        "majority_vote_accuracy": metrics.accuracy(torch.cat(votes), test.labels),
+    }
+
+
+def drawn_scores(
+    layer: MemoryWrap, test: Encoded, source: Encoded, memory_size: int, generator: torch.Generator
+) -> dict[str, Any]:
+    """With memories drawn from a source of training images, as the paper measures: the mean and spread over repeats.
+
+    A batch has one draw for its memory, and another by which the memory's own predictions are made.
+    """
+    check_size(memory_size, len(source))
+    repeats = [_drawn_once(layer, test, source, memory_size, generator) for _ in range(REPEATS)]
+    return {
+        "memory_size": memory_size,
+        "drawn_from": len(source),
+        "batch_size": BATCH_SIZE,
+        **{name: _summary([repeat[name] for repeat in repeats]) for name in repeats[0]},
+    }
+
+
+def _drawn_once(
+    layer: MemoryWrap, test: Encoded, source: Encoded, memory_size: int, generator: torch.Generator
+) -> dict[str, float | None]:
+    predictions, doubts, votes = [], [], []
+    for batch in torch.split(test.encodings, BATCH_SIZE):
+        memory, others = (
+            source.encodings[_draw(len(source), memory_size, generator).to(batch.device)] for _ in range(2)
+        )
+        memory_predictions = layer(memory, others).argmax(dim=1)
+        reading = layer.read(batch, memory)
+        predictions.append(reading.logits.argmax(dim=1))
+        doubts.append(_doubtful(reading, memory_predictions))
+        votes.append(_votes(reading, memory_predictions))
+    judged = torch.cat(predictions)
+    return {
+        "accuracy": metrics.accuracy(judged, test.labels),
+        **asdict(metrics.explanation_scores(torch.cat(doubts), judged, test.labels)),
+        "majority_vote_accuracy": metrics.accuracy(torch.cat(votes), test.labels),
+    }
+
+
+def _draw(count: int, size: int, generator: torch.Generator) -> Tensor:
+    return torch.randperm(count, generator=generator)[:size]
+
+
+def _doubtful(reading: Reading, memory_predictions: Tensor) -> Tensor:
+    """(B,): whether the strongest memory sample is a counterfactual"""
+    return metrics.tops_are_counterfactuals(reading.weights, reading.logits.argmax(dim=1), memory_predictions)
+
+
+def _votes(reading: Reading, memory_predictions: Tensor) -> Tensor:
+    return metrics.majority_vote(reading.weights, memory_predictions, reading.logits.shape[1])
+
+
+def _judgement(logits: Tensor, labels: Tensor) -> dict[str, Any]:
+    predictions, (_, num_classes) = logits.argmax(dim=1), logits.shape
+    table = metrics.confusion(predictions, labels, num_classes)
+    return {
+        "accuracy": metrics.accuracy(predictions, labels),
+        "class_accuracies": metrics.class_accuracies(table),
+        "confusion": table.tolist(),
+        "calibration_error": metrics.calibration_error(logits.double().softmax(dim=1), labels),
+    }
+
+
+def _in_batches(layer: nn.Module, encodings: Tensor) -> Tensor:
+    return torch.cat([layer(batch) for batch in torch.split(encodings, BATCH_SIZE)])
+
+
+def _summary(values: Sequence[float | None]) -> dict[str, Any]:
+    """Mean and spread of the repeats that have a value; a repeat without counterfactuals has no accuracy on them."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return {"mean": None, "spread": None, "repeats": list(values)}
+    mean, spread = metrics.mean_and_spread(known)
+    return {"mean": mean, "spread": spread, "repeats": list(values)}

@@ -1,0 +1,61 @@
+"""A run's data, at the start and whenever it is needed again."""
+
+from pathlib import Path
+
+from memwrap.building import size_for
+from memwrap.data.labelled import DataSet
+from memwrap.data.published import Progress
+from memwrap.data.sources import open_data
+from memwrap.errors import DataError
+from memwrap.runs.folder import Run
+from memwrap.settings import Settings
+
+
+def data_for(
+    source: str,
+    settings: Settings,
+    root: Path | None = None,
+    workers: int = 0,
+    hold_bytes: int = 1 << 30,
+    progress: Progress | None = None,
+) -> DataSet:
+    """The data that settings ask for, at the size that their encoder takes."""
+    return open_data(
+        source,
+        root=root,
+        size=size_for(settings),
+        fit=settings.fit,
+        skip_bad=settings.skip_bad,
+        workers=workers,
+        hold_bytes=hold_bytes,
+        progress=progress,
+    )
+
+
+def data_of(
+    run: Run,
+    source: str | None = None,
+    root: Path | None = None,
+    workers: int = 0,
+    hold_bytes: int = 1 << 30,
+    progress: Progress | None = None,
+) -> DataSet:
+    """The data that the run was made with, proved to be the same. source, root: where it lies now, if it has moved."""
+    moved = root if root is not None else Path(run.data.root) if run.data.root else None
+    size = run.data.conversion["size"][0]
+    data = open_data(
+        source or run.data.source,
+        root=moved,
+        size=size,
+        fit=run.settings.fit,
+        skip_bad=run.settings.skip_bad,
+        workers=workers,
+        hold_bytes=hold_bytes,
+        progress=progress,
+    )
+    if data.fingerprint != run.data.fingerprint:
+        raise DataError(
+            f"{source or run.data.source}: is not the data that the run {run.path} was made with: images were added, "
+            "removed, changed or renamed since; give that data back, or say with --data where it lies"
+        )
+    return data

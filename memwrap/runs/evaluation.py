@@ -1,0 +1,120 @@
+"""A run judged on its test images, or on any labelled ones: all scores in one record, and what had to be left out."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from memwrap.base import in_evaluation
+from memwrap.data.labelled import DataSet, LabelledImages
+from memwrap.errors import DataError, RunError
+from memwrap.evaluation import Encoded, drawn_scores, remembered_scores, standard_scores
+from memwrap.inference import encode_all
+from memwrap.loading import Model, unpacked
+from memwrap.model import MemoryClassifier
+from memwrap.runs.folder import Run, read_model
+from memwrap.seeds import generator
+
+SUBSET = "training_subset"
+WHOLE = "whole_training_set"
+
+
+def finished_model(run: Run, device: torch.device | str = "cpu") -> Model:
+    """The run's model in evaluation mode, with its memory; a RunError for a run that is not finished."""
+    settings, parts = read_model(run.path)
+    state = settings.get("training")
+    if isinstance(state, dict) and not state.get("finished"):
+        done = state["progress"]["step"]
+        raise RunError(
+            f"{run.path}: the run is not finished, {done} steps are done; "
+            f"go on with: memwrap train --resume --out {run.path}"
+        )
+    return unpacked(run.path, settings, parts).to(device).eval()
+
+
+def evaluate_run(
+    run: Run, model: Model, data: DataSet | str, judged: LabelledImages | None, split: str
+) -> dict[str, Any]:
+    """All scores of the run.
+
+    data: the run's own data, or in words why it cannot be had. judged: labelled images to judge instead of one of the
+    run's own splits, "test" or "validation".
+    """
+    left_out: dict[str, str] = {}
+    record: dict[str, Any] = {
+        "run": str(run.path),
+        "variant": run.settings.variant,
+        "classes": list(run.classes),
+        "split": split,
+        "left_out": left_out,
+    }
+    if judged is None:
+        if isinstance(data, str):
+            left_out["accuracy"] = f"no images to judge: {data}"
+            return {**record, "memory": _memory_facts(model)}
+        judged = run.splits.of(data, split)
+    if not len(judged):
+        raise DataError(f"the run has no {split} images; train with --{split} to set some apart, or give --data")
+    with in_evaluation(model):
+        test = _encoded(model, judged)
+        record["images"] = len(test)
+        if not isinstance(model, MemoryClassifier):
+            return {**record, "standard": standard_scores(model.layer, test)}
+        return {
+            **record,
+            "memory": _memory_facts(model),
+            "remembered": _remembered(model, test),
+            "drawn": _drawn(run, model, data, test, left_out),
+        }
+
+
+def _remembered(model: MemoryClassifier, test: Encoded) -> dict[str, Any]:
+    memory = model.remembered
+    if memory is None:
+        raise RunError("the run's model has no memory; the run is damaged")
+    return remembered_scores(model.layer, test, Encoded(memory.encodings, memory.labels), memory.predictions)
+
+
+def _drawn(
+    run: Run, model: MemoryClassifier, data: DataSet | str, test: Encoded, left_out: dict[str, str]
+) -> dict[str, Any]:
+    """Scores with drawn memories, by where they are drawn from."""
+    if isinstance(data, str):
+        left_out.update({f"drawn from the {name.replace('_', ' ')}": data for name in (SUBSET, WHOLE)})
+        return {}
+    size, seed = run.settings.memory_size, run.settings.seed
+    subset = _encoded(model, run.splits.of(data, "train"))
+    found = {SUBSET: drawn_scores(model.layer, test, subset, size, generator(seed, "evaluation", 0))}
+    if not len(run.splits.rest):
+        left_out["drawn from the whole training set"] = "the run was trained on all of it"
+        return found
+    rest = _encoded(model, run.splits.of(data, "rest"))
+    whole = Encoded(torch.cat([subset.encodings, rest.encodings]), torch.cat([subset.labels, rest.labels]))
+    found[WHOLE] = drawn_scores(model.layer, test, whole, size, generator(seed, "evaluation", 1))
+    return found
+
+
+def _encoded(model: Model, images: LabelledImages) -> Encoded:
+    encodings = encode_all(model, images.images)
+    return Encoded(encodings, images.labels.to(encodings.device))
+
+
+def _memory_facts(model: Model) -> dict[str, Any] | None:
+    """How large the remembered memory is, and how many of its samples the model itself puts into their class."""
+    memory = model.remembered if isinstance(model, MemoryClassifier) else None
+    if memory is None:
+        return None
+    agreeing = None if memory.predictions is None else (memory.predictions == memory.labels).double().mean().item()
+    return {"size": len(memory), "own_accuracy": agreeing}
+
+
+def labelled_like(run: Run, data: DataSet, where: Path | str) -> LabelledImages:
+    """The images of another data set with the run's labels; its test split, or all of it if it has none."""
+    images = data.test if data.test is not None else data.train
+    if unknown := [name for name in data.classes if name not in run.classes]:
+        raise DataError(
+            f"{where}: has classes that the run does not know ({', '.join(unknown[:5])}); "
+            f"it knows {', '.join(run.classes[:20])}"
+        )
+    numbers = torch.tensor([run.classes.index(name) for name in data.classes])
+    return LabelledImages(images.images, numbers[images.labels], images.names)

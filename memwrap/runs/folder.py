@@ -1,0 +1,188 @@
+"""The folder of a run: what is in it, and how it comes to be.
+
+    run.json        settings, where the data came from, versions; written once
+    splits.json     which images the run trains on, compares on and is tested on; written once
+    model.json, *.safetensors    the model as `memwrap.load` reads it, and until the end the optimiser's state beside it
+    metrics.jsonl   a line for each epoch
+    evaluation.json what `memwrap evaluate` found last
+
+A folder appears whole, with a model in it, or not at all; each later change replaces one file in one step.
+"""
+
+import json
+import platform
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from memwrap import store
+from memwrap.data.labelled import DataSet
+from memwrap.data.sources import PUBLISHED
+from memwrap.errors import LoadError, RunError, SaveError, brief
+from memwrap.locks import try_lock
+from memwrap.runs.splits import Splits, from_json
+from memwrap.settings import SettledSettings
+from memwrap.version import __version__
+
+RECORD = "run.json"
+SPLITS = "splits.json"
+METRICS = "metrics.jsonl"
+LOCK = ".lock"
+FORMAT = "memwrap run"
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class DataRecord:
+    """Where a run's images came from, and what was done to them."""
+
+    source: str  # a known name, or the absolute path of a folder or zip
+    root: str | None  # where a known name's files lie
+    fingerprint: str
+    conversion: dict[str, Any]
+    warnings: list[str]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run's folder and what was written into it when it began."""
+
+    path: Path
+    recipe: str
+    settings: SettledSettings
+    data: DataRecord
+    classes: tuple[str, ...]
+    splits: Splits
+    created: str
+    versions: dict[str, str]
+
+
+def new_run(path: Path, recipe: str, settings: SettledSettings, data: DataSet, splits: Splits) -> Run:
+    """A run that is to be made at this path; nothing is written yet."""
+    source = data.name if data.name in PUBLISHED else str(Path(data.name).expanduser().absolute())
+    record = DataRecord(source, data.record.get("root"), data.fingerprint, data.record, list(data.warnings))
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    return Run(path, recipe, settings, record, data.classes, splits, created, versions())
+
+
+def versions() -> dict[str, str]:
+    """What a run was made with."""
+    found = {"memwrap": __version__, "python": platform.python_version(), "platform": platform.platform()}
+    for package in ("torch", "torchvision", "timm", "numpy", "pillow"):
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
+
+
+def refuse_if_taken(path: Path) -> None:
+    """A folder that holds anything is not trained into."""
+    if (path.is_dir() and not any(path.iterdir())) or not path.exists():
+        return
+    if (path / RECORD).exists():
+        raise RunError(f"{path}: holds a run already; go on with it by --resume, or give another folder with --out")
+    raise RunError(f"{path}: exists and is no run of memwrap's; give a new folder with --out")
+
+
+def create(run: Run, settings: dict[str, Any], parts: store.Parts) -> None:
+    """Make the folder with the model as it is before the first step, all in one step."""
+    partial = run.path.with_name(f".{run.path.name}.{secrets.token_hex(8)}.partial")
+    try:
+        partial.mkdir(parents=True)
+        _write_json(partial / RECORD, _as_json(run))
+        _write_json(partial / SPLITS, run.splits.as_json())
+        store.write(partial, settings, parts)
+        partial.replace(run.path)  # takes the place of an empty folder, never that of a full one
+    except OSError as error:
+        if run.path.is_dir() and any(run.path.iterdir()):
+            raise RunError(f"{run.path}: another run has been begun here meanwhile") from error
+        raise SaveError(f"{run.path}: cannot be written ({error})") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def open_run(path: Path) -> Run:
+    """The run at this path; a RunError says why there is none."""
+    stored = _read_json(path, RECORD)
+    if stored.get("format") != FORMAT:
+        raise RunError(f"{path / RECORD}: is not of a memwrap run, as its field 'format' does not say {FORMAT!r}")
+    if (stored.get("format_version") or 0) > FORMAT_VERSION:
+        raise RunError(
+            f"{path}: has format version {stored['format_version']}, made by memwrap {stored.get('memwrap')}; memwrap "
+            f"{__version__} reads up to version {FORMAT_VERSION}: install a newer memwrap"
+        )
+    try:
+        return Run(
+            path=path,
+            recipe=stored["recipe"],
+            settings=SettledSettings(**stored["settings"]),
+            data=DataRecord(**stored["data"]),
+            classes=tuple(stored["classes"]),
+            splits=from_json(_read_json(path, SPLITS)),
+            created=stored["created"],
+            versions=stored["versions"],
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, RunError):
+            raise
+        raise RunError(f"{path}: the run is damaged: {RECORD} or {SPLITS} is incomplete ({brief(error)})") from error
+
+
+def read_model(path: Path) -> tuple[dict[str, Any], store.Parts]:
+    """What the run's model is stored as."""
+    try:
+        return store.read(path)
+    except LoadError as error:
+        raise RunError(f"the run is damaged: {error}") from error
+
+
+def write_json(path: Path, name: str, content: Any) -> None:
+    """Put a JSON file into the run's folder, in one step."""
+    try:
+        _write_json(path / name, content)
+    except OSError as error:
+        raise SaveError(f"{path / name}: cannot be written ({error})") from error
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Keeps other processes from training in this folder; the lock falls with this one, however it ends."""
+    with (path / LOCK).open("ab") as file:
+        if not try_lock(file):
+            raise RunError(f"{path}: another process is training here")
+        yield
+
+
+def _as_json(run: Run) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "memwrap": __version__,
+        "created": run.created,
+        "recipe": run.recipe,
+        "settings": asdict(run.settings),
+        "data": asdict(run.data),
+        "classes": run.classes,
+        "versions": run.versions,
+    }
+
+
+def _write_json(path: Path, content: Any) -> None:
+    store.write_file(path, json.dumps(content, indent=2).encode())
+
+
+def _read_json(path: Path, name: str) -> dict[str, Any]:
+    try:
+        content = json.loads((path / name).read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        raise RunError(f"{path}: is no run, as it has no {name}; memwrap train --out makes one") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise RunError(f"{path / name}: cannot be read ({error}); the run is damaged") from error
+    if not isinstance(content, dict):
+        raise RunError(f"{path / name}: holds no JSON object; the run is damaged")
+    return content

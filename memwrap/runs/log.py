@@ -1,0 +1,43 @@
+"""metrics.jsonl: a line of JSON for each epoch, whole lines only."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from memwrap import store
+from memwrap.errors import SaveError
+
+
+def append(path: Path, line: dict[str, Any]) -> None:
+    """Add a line, which is on the disk when this returns."""
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+    except OSError as error:
+        raise SaveError(f"{path}: cannot be written ({error})") from error
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The whole lines; the last may have been cut off by a stop."""
+    if not path.exists():
+        return []
+    lines = []
+    for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            line = json.loads(text)
+        except ValueError:
+            break
+        if not isinstance(line, dict):
+            break
+        lines.append(line)
+    return lines
+
+
+def cut(path: Path, step: int) -> None:
+    """Leave the epochs that had ended by this step: later ones are run again."""
+    kept = [line for line in read(path) if line.get("step", 0) <= step]
+    try:
+        store.write_file(path, "".join(json.dumps(line) + "\n" for line in kept).encode())
+    except OSError as error:
+        raise SaveError(f"{path}: cannot be written ({error})") from error

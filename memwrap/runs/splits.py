@@ -1,0 +1,81 @@
+"""Which images of a data set a run trains on, compares settings on, and is tested on."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from memwrap.data.labelled import DataSet, LabelledImages
+from memwrap.data.splits import drawn, set_apart
+from memwrap.errors import DataError, RunError
+from memwrap.seeds import generator
+from memwrap.settings import Settings
+
+NAMES = ("train", "validation", "test")
+
+
+@dataclass(frozen=True)
+class Splits:
+    """Indices in ascending order, of the data's training images; those of the test of its test images, if `own_test`.
+
+    rest: training images that are in no split, as only some samples are asked for.
+    """
+
+    train: Tensor
+    validation: Tensor
+    test: Tensor
+    rest: Tensor
+    own_test: bool
+
+    def of(self, data: DataSet, name: str) -> LabelledImages:
+        """The images of "train", "validation", "test" or "rest"."""
+        source = data.test if name == "test" and self.own_test else data.train
+        if source is None:
+            raise RunError("the data has no test images of its own any more")
+        indices: Tensor = getattr(self, name)
+        return source.at(indices)
+
+    def as_json(self) -> dict[str, Any]:
+        """What `from_json` takes."""
+        lists = {name: getattr(self, name).tolist() for name in (*NAMES, "rest")}
+        return {**lists, "own_test": self.own_test}
+
+
+def from_json(stored: dict[str, Any]) -> Splits:
+    """The splits that `as_json` gave."""
+    tensors = {name: torch.tensor(stored[name], dtype=torch.int64) for name in (*NAMES, "rest")}
+    return Splits(**tensors, own_test=bool(stored["own_test"]))
+
+
+def split(data: DataSet, settings: Settings) -> Splits:
+    """Test first, then validation, then the samples, each drawn by the seed from what is left.
+
+    Stratified where the data has no test images of its own. The same for all variants and encoders of a seed.
+    """
+    pool, test = torch.arange(len(data.train)), torch.arange(len(data.test) if data.test else 0)
+    own = data.test is None
+    if own and settings.test > 0:
+        pool, test = _apart(data, pool, settings.test, "test", settings.seed, stratified=True)
+    validation = torch.arange(0)
+    if settings.validation > 0:
+        pool, validation = _apart(data, pool, settings.validation, "validation", settings.seed, stratified=own)
+    train = pool
+    if settings.samples is not None:
+        train = pool[drawn(len(pool), settings.samples, generator(settings.seed, "subset"))]
+    rest = pool[~torch.isin(pool, train)]
+    if len(train) < 2:
+        raise DataError(f"{len(train)} images are left to train on; expected at least 2")
+    return Splits(train, validation, test, rest, own_test=not own)
+
+
+def _apart(
+    data: DataSet, pool: Tensor, amount: float, purpose: str, seed: int, stratified: bool
+) -> tuple[Tensor, Tensor]:
+    """Part of the pool set apart; an amount of one and more counts images."""
+    wanted = int(amount) if amount >= 1 else amount
+    try:
+        kept, apart = set_apart(data.train.labels[pool], wanted, generator(seed, purpose), stratified)
+    except DataError as error:
+        raise DataError(f"{purpose} images cannot be set apart: {error}") from error
+    return pool[kept], pool[apart]

@@ -1,0 +1,175 @@
+"""Training into a folder, so that it can be stopped at any moment and gone on with as if it had not been."""
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from memwrap import store
+from memwrap.building import new_model
+from memwrap.data.labelled import DataSet, LabelledImages
+from memwrap.errors import RunError, SaveError, TrainingError
+from memwrap.inference import accuracy_with_a_drawn_memory, remember
+from memwrap.loading import Model, unpacked
+from memwrap.model import MemoryClassifier
+from memwrap.recipes import settled
+from memwrap.runs import log
+from memwrap.runs.folder import METRICS, Run, create, locked, new_run, read_model, refuse_if_taken
+from memwrap.runs.splits import split
+from memwrap.samplers import BalancedMemory, check_size
+from memwrap.seeds import generator
+from memwrap.settings import Settings
+from memwrap.training.loop import EpochMetrics, Moment, Progress, Trainer, set_training_mode
+from memwrap.training.state import optimizer_tensors, restore_optimizer
+
+CHECKPOINT_SECONDS = 60.0
+VALIDATIONS = 10  # in a run, evenly spaced, the last epoch's among them
+
+
+class Watcher(Protocol):
+    """Is told how a run goes on: a terminal, a log, TensorBoard."""
+
+    def step(self, moment: Moment, images_per_second: float) -> None: ...
+
+    def epoch(self, line: dict[str, Any]) -> None: ...
+
+
+@dataclass
+class RunTraining:
+    """A run that is being trained. `go_on` runs it to its end, or until it is told to stop."""
+
+    run: Run
+    model: Model
+    data: DataSet
+    trainer: Trainer
+    seconds: float = 0.0  # spent before
+    checkpoint_seconds: float = CHECKPOINT_SECONDS
+    watchers: list[Watcher] = field(default_factory=list)
+
+    def go_on(self, stop: Callable[[], bool] = lambda: False) -> bool:
+        """Train until the end, which is True, or until `stop` says so between two steps. Either way all is saved."""
+        with locked(self.run.path):
+            log.cut(self.run.path / METRICS, self.trainer.progress.step)
+            try:
+                return self._train(stop)
+            except SaveError as error:
+                raise TrainingError(
+                    f"the run cannot be saved: {error}. Make room, then go on from its last saved step with --resume"
+                ) from error
+
+    def _train(self, stop: Callable[[], bool]) -> bool:
+        begun = saved = time.monotonic()
+        first, before = self.trainer.progress.step, self.seconds
+        for moment in self.trainer.moments():
+            now = time.monotonic()
+            self.seconds = before + now - begun
+            rate = (moment.step - first) * self.run.settings.batch_size / max(now - begun, 1e-9)
+            for watcher in self.watchers:
+                watcher.step(moment, rate)
+            if moment.finished_epoch is not None:
+                self._log(moment.finished_epoch, rate)
+            if moment.step == moment.steps:
+                break
+            if stop():
+                self.save()
+                return False
+            if now - saved >= self.checkpoint_seconds:
+                self.save()
+                saved = time.monotonic()
+        self._finish()
+        return True
+
+    def save(self) -> None:
+        """Store model, optimiser and progress in one step."""
+        settings, parts = packed(self.model, self.trainer, self.seconds)
+        store.write(self.run.path, settings, parts)
+
+    def _log(self, epoch: EpochMetrics, rate: float) -> None:
+        line = {**asdict(epoch), "seconds": round(self.seconds, 3), "images_per_second": round(rate, 1)}
+        if len(self.run.splits.validation) and self._is_validated(epoch.epoch):
+            line["validation_accuracy"] = self._validation_accuracy(epoch.epoch)
+        log.append(self.run.path / METRICS, line)
+        for watcher in self.watchers:
+            watcher.epoch(line)
+
+    def _is_validated(self, epoch: int) -> bool:
+        epochs = self.run.settings.epochs
+        return epoch * VALIDATIONS // epochs > (epoch - 1) * VALIDATIONS // epochs
+
+    def _validation_accuracy(self, epoch: int) -> float:
+        settings = self.run.settings
+        accuracy = accuracy_with_a_drawn_memory(
+            self.model,
+            self.run.splits.of(self.data, "validation"),
+            self._training_images(),
+            settings.memory_size,
+            generator(settings.seed, "validation memory", epoch),
+        )
+        set_training_mode(self.model, settings.freeze)
+        return accuracy
+
+    def _training_images(self) -> LabelledImages:
+        return self.run.splits.of(self.data, "train")
+
+    def _finish(self) -> None:
+        """Let the model remember a memory, and store it without what only training needs."""
+        self.model.eval()
+        remembered = None
+        if isinstance(self.model, MemoryClassifier):
+            images = self._training_images()
+            chosen = remembered_indices(images.labels, self.run.settings)
+            remember(self.model, images.images.at(chosen), images.labels[chosen])
+            remembered = self.run.splits.train[chosen].tolist()
+        settings, parts = self.model.packed()
+        settings["training"] = {"finished": True, "remembered": remembered, **self._state()}
+        store.write(self.run.path, settings, parts)
+
+    def _state(self) -> dict[str, Any]:
+        return {"progress": asdict(self.trainer.progress), "seconds": self.seconds}
+
+
+def packed(model: Model, trainer: Trainer, seconds: float) -> tuple[dict[str, Any], store.Parts]:
+    """A model in the midst of training, as a folder stores it."""
+    settings, parts = model.packed()
+    settings["training"] = {"finished": False, "progress": asdict(trainer.progress), "seconds": seconds}
+    return settings, {**parts, "optimizer": optimizer_tensors(model, trainer.optimizer)}
+
+
+def remembered_indices(labels: Tensor, settings: Any) -> Tensor:
+    """Which training images a finished model keeps: as many of each class as of any other, drawn by the seed."""
+    check_size(settings.remember, len(labels), "remember")
+    return BalancedMemory(settings.remember).draw(labels, labels, generator(settings.seed, "remembered"))
+
+
+def begin(
+    path: Path, data: DataSet, settings: Settings, recipe: str, device: torch.device | str = "cpu"
+) -> RunTraining:
+    """A new run in this folder, which must be new or empty; its first model is stored before the first step."""
+    refuse_if_taken(path)
+    splits = split(data, settings)
+    final = settled(settings, len(splits.train), data.classes)
+    check_size(final.remember, len(splits.train), "remember")
+    images = splits.of(data, "train")
+    model = new_model(final, data.classes, images.images).to(device)
+    trainer = Trainer(model, images, final)
+    run = new_run(path, recipe, final, data, splits)
+    create(run, *packed(model, trainer, 0.0))
+    return RunTraining(run, model, data, trainer)
+
+
+def resume(run: Run, data: DataSet, device: torch.device | str = "cpu") -> RunTraining:
+    """The run from where it was last saved."""
+    settings, parts = read_model(run.path)
+    state = settings.get("training")
+    if not isinstance(state, dict):
+        raise RunError(f"{run.path}: holds a model without the state of its training; it cannot be resumed")
+    if state["finished"]:
+        raise RunError(f"{run.path}: the run is finished; there is nothing to resume")
+    model = unpacked(run.path, settings, parts).to(device)
+    trainer = Trainer(model, run.splits.of(data, "train"), run.settings, progress=Progress(**state["progress"]))
+    restore_optimizer(model, trainer.optimizer, parts.get("optimizer", {}))
+    return RunTraining(run, model, data, trainer, state["seconds"])
