@@ -1,0 +1,168 @@
+"""The commands."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from memwrap.cli.flags import with_settings
+from memwrap.version import __version__
+
+app = typer.Typer(
+    name="memwrap",
+    help="Image classifiers with a memory: every prediction comes with the training images that made it.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    epilog="Exit codes: 0 done, 1 unexpected, 2 wrong usage or settings, 3 data that cannot be used, 4 a run that is "
+    "missing, damaged, taken or unfinished, 5 training that could not go on or be saved, 130 stopped by Ctrl-C.",
+)
+
+Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...; auto takes a GPU if there is one.")]
+Workers = Annotated[int, typer.Option(min=0, help="Processes that read images which do not fit into memory.")]
+Root = Annotated[Path | None, typer.Option(help="Where svhn, cifar10 and cinic10 lie, or are downloaded to.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, for scripts.")]
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder that train made.", show_default=False)]
+
+
+@app.callback(invoke_without_command=True)
+def main_options(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error; may stand anywhere.")] = False,
+) -> None:
+    if version:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@with_settings
+def train(
+    data: Annotated[
+        str | None,
+        typer.Argument(
+            help="A folder of class folders (with or without train/ and test/), a zip of one, or "
+            "digits, svhn, cifar10, cinic10.",
+            show_default=False,
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The run's folder, new or empty.", show_default=False)] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            help="Where settings start from: default, finetune (with --pretrained), frozen (with --freeze), or the "
+            "paper's svhn, cifar10, cinic10. Those three are taken for the data sets of these names if left out.",
+            show_default=False,
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="A YAML file of settings; flags go before it, it goes before the recipe.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run in --out, from where it was saved.")
+    ] = False,
+    data_root: Root = None,
+    workers: Workers = 2,
+    device: Device = "auto",
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write curves for TensorBoard, too.")] = False,
+    evaluate: Annotated[bool, typer.Option(help="Evaluate the finished run.")] = True,
+    as_json: AsJson = False,
+    checkpoint_seconds: Annotated[float, typer.Option(min=0, help="How often the run is saved, at most.")] = 60.0,
+    *,
+    settings: dict[str, Any],
+) -> None:
+    """Train a classifier with a memory on your images.
+
+    [b]memwrap train photos/ --out runs/photos[/b]
+
+    photos/ holds a folder of images for each class. A fifth of them is set apart for the test, unless there are train/
+    and test/. Ctrl-C stops, and the same command with --resume goes on.
+    """
+    from memwrap.cli import commands
+
+    commands.train(
+        data,
+        out,
+        recipe,
+        config,
+        settings,
+        resume,
+        data_root,
+        workers,
+        device,
+        tensorboard,
+        evaluate,
+        as_json,
+        checkpoint_seconds,
+    )
+
+
+app.command("train")(train)
+
+
+@app.command()
+def evaluate(
+    run: RunFolder,
+    data: Annotated[
+        str | None,
+        typer.Option(help="Judge the images of this folder or zip instead of the run's own.", show_default=False),
+    ] = None,
+    run_data: Annotated[
+        str | None, typer.Option(help="Where the run's own data lies now, if it has moved.", show_default=False)
+    ] = None,
+    split: Annotated[str, typer.Option(help="Which of the run's own images: test or validation.")] = "test",
+    data_root: Root = None,
+    workers: Workers = 2,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Judge a run: accuracy, how far its explanations can be trusted, calibration, confusions.
+
+    The record is kept as evaluation.json in the run's folder.
+    """
+    from memwrap.cli import commands
+
+    commands.evaluate(run, data, run_data, split, data_root, workers, device, as_json)
+
+
+@app.command()
+def predict(
+    run: RunFolder,
+    images: Annotated[list[Path], typer.Argument(help="Image files, or folders of them.", show_default=False)],
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Classify images: the class, its probability, and whether the model is unsure.
+
+    Unsure means that the memory image which counted most is one that the model itself puts into another class.
+    """
+    from memwrap.cli import commands
+
+    commands.predict(run, images, device, as_json)
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Where the run is kept; an earlier demo there is replaced.")] = Path(
+        "runs/demo"
+    ),
+    seeds: Annotated[int, typer.Option(min=1, help="How often each variant is trained.")] = 3,
+    as_json: AsJson = False,
+) -> None:
+    """Compare classifiers with and without a memory on a few embedded digits, in about a minute, without network."""
+    from memwrap.cli import commands
+
+    commands.demo(out, seeds, as_json)
+
+
+def main() -> None:
+    """The program: runs a command and ends with its exit code."""
+    arguments = sys.argv[1:]
+    debug = "--debug" in arguments or bool(os.environ.get("MEMWRAP_DEBUG"))
+    try:
+        app([each for each in arguments if each != "--debug"])
+    except Exception as error:
+        from memwrap.cli.failures import report
+
+        sys.exit(report(error, debug))

@@ -1,0 +1,49 @@
+"""What a failing command prints, and the number that it ends with."""
+
+import sys
+import traceback
+
+import torch
+
+from memwrap.errors import (
+    DataError,
+    InputError,
+    LoadError,
+    MemwrapError,
+    RunError,
+    SaveError,
+    SettingsError,
+    TrainingError,
+    brief,
+)
+
+UNEXPECTED = 1
+INTERRUPTED = 130  # as shells have it for Ctrl-C
+
+# What they mean stands in `memwrap --help`, too.
+CODES: dict[type[MemwrapError], int] = {
+    SettingsError: 2,
+    InputError: 2,
+    DataError: 3,
+    RunError: 4,
+    LoadError: 4,
+    TrainingError: 5,
+    SaveError: 5,
+}
+
+
+def report(error: BaseException, debug: bool) -> int:
+    """Say what went wrong in a line or two on stderr, with the traceback if asked for; the exit code."""
+    if debug:
+        traceback.print_exception(error)
+    if isinstance(error, MemwrapError):
+        print(f"memwrap: {error}", file=sys.stderr)
+        return next((code for kind, code in CODES.items() if isinstance(error, kind)), UNEXPECTED)
+    if isinstance(error, torch.OutOfMemoryError):
+        print(
+            "memwrap: the GPU has too little memory; try a smaller --batch-size, --size or --encoder", file=sys.stderr
+        )
+        return UNEXPECTED
+    hint = "" if debug else "; --debug shows where"
+    print(f"memwrap: unexpected error, {brief(error)}{hint}", file=sys.stderr)
+    return UNEXPECTED

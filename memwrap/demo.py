@@ -1,0 +1,84 @@
+"""A comparison on embedded data: few digits, a small encoder, all variants, whoever wins."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from memwrap.data.labelled import DataSet, LabelledImages
+from memwrap.data.published import digits
+from memwrap.errors import RunError
+from memwrap.recipes import DEFAULT, recipe
+from memwrap.runs.evaluation import evaluate_run, finished_model
+from memwrap.runs.folder import RECORD, open_run
+from memwrap.runs.training import begin
+from memwrap.settings import VARIANTS, Settings, with_changes
+
+DEMO = "demo"
+SAMPLES = 200
+EPOCHS = 60
+PICTURES = 12
+
+
+@dataclass(frozen=True)
+class DemoResult:
+    """One run's accuracy on the digits that are set apart for the test."""
+
+    variant: str
+    seed: int
+    accuracy: float
+    test_images: int
+
+
+def demo_settings(variant: str, seed: int) -> Settings:
+    """The default recipe, cut short."""
+    changes = {"encoder": "tiny", "samples": SAMPLES, "epochs": EPOCHS, "variant": variant, "seed": seed}
+    return with_changes(recipe(DEFAULT), changes, DEMO)
+
+
+def compare(seeds: int, out: Path) -> Iterator[DemoResult]:
+    """Train each variant with each seed, one result at a time; the first with a memory is kept as a run in `out`."""
+    _refuse_if_not_ours(out)
+    data = digits()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=".demo-") as scratch:
+        for seed in range(seeds):
+            for variant in reversed(VARIANTS):
+                path = Path(scratch) / f"{variant}-{seed}"
+                yield _train(path, data, variant, seed)
+                if (variant, seed) == ("memory_wrap", 0):
+                    _save_pictures(path, data)
+                    shutil.rmtree(out, ignore_errors=True)
+                    path.replace(out)
+
+
+def _train(path: Path, data: DataSet, variant: str, seed: int) -> DemoResult:
+    begin(path, data, demo_settings(variant, seed), DEMO).go_on()
+    run = open_run(path)
+    record = evaluate_run(run, finished_model(run), data, None, "test")
+    scores = record.get("remembered") or record["standard"]
+    return DemoResult(variant, seed, scores["accuracy"], record["images"])
+
+
+def _refuse_if_not_ours(out: Path) -> None:
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return
+    if not (out / RECORD).exists() or open_run(out).recipe != DEMO:
+        raise RunError(f"{out}: exists and is not an earlier demo; give another folder with --out")
+
+
+def _save_pictures(path: Path, data: DataSet) -> None:
+    """Some test digits as files, to try `memwrap predict` on."""
+    from PIL import Image
+
+    run = open_run(path)
+    test: LabelledImages = run.splits.of(data, "test").at(torch.arange(PICTURES))
+    folder = path / "pictures"
+    folder.mkdir()
+    for pixels, label, name in zip(
+        next(test.images.batches([torch.arange(PICTURES)])), test.labels, test.names, strict=True
+    ):
+        Image.fromarray(pixels[0].numpy()).save(folder / f"a-{label}-number-{name}.png")
