@@ -23,6 +23,7 @@ _PAPER = Settings(
     epochs=300,
     batch_size=128,
     weight_decay=5e-4,
+    clip=0.0,
     schedule="steps",
     drops=(0.5, 0.75),
     warmup=0.0,

@@ -78,11 +78,12 @@ class Settings:
     lr: float = _setting(0.1, "The highest learning rate.", least=0)
     momentum: float = _setting(0.9, "Of sgd.", least=0)
     weight_decay: float = _setting(2e-3, "On all parameters.", least=0)
+    clip: float = _setting(1.0, "Gradients longer than this are shortened to it; 0 leaves them.", least=0)
     schedule: str = _setting("cosine", "How the learning rate falls.", SCHEDULES)
     drops: tuple[float, ...] = _setting(
         (), "With the schedule steps: after which shares of the epochs the rate falls to a tenth, as 0.5,0.75."
     )
-    warmup: float = _setting(0.05, "The share of all steps over which the rate rises from zero.", least=0)
+    warmup: float = _setting(0.15, "The share of all steps over which the rate rises from zero.", least=0)
     label_smoothing: float = _setting(0.1, "How much of each label is spread over all classes.", least=0)
     augment: tuple[str, ...] | None = _setting(
         None,

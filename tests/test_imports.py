@@ -86,6 +86,7 @@ ROOMS = [
     "cli.show",
     "cli.commands",
     "cli.app",
+    "__main__",
 ]
 
 

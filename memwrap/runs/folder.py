@@ -73,7 +73,7 @@ def new_run(path: Path, recipe: str, settings: SettledSettings, data: DataSet, s
 
 def versions() -> dict[str, str]:
     """What a run was made with."""
-    found = {"memwrap": __version__, "python": platform.python_version(), "platform": platform.platform()}
+    found = {"memwrap": __version__, "python": platform.python_version(), "platform": f"{platform.system()} {platform.machine()}"}
     for package in ("torch", "torchvision", "timm", "numpy", "pillow"):
         with suppress(PackageNotFoundError):
             found[package] = version(package)

@@ -83,6 +83,8 @@ class Trainer:
         self.steps = settings.epochs * self.plan.steps_per_epoch
         self.device = model.reference.device
         self.precision = precision_for(settings.precision, self.device)
+        if self.device.type == "cuda":
+            model.to(memory_format=torch.channels_last)  # the layout that its convolutions are quickest in
         if settings.freeze:
             model.encoder.requires_grad_(False)
         self.optimizer = optimizer_for(model, settings)
@@ -125,8 +127,15 @@ class Trainer:
 
     def _step(self, batch: Batch, lr: float) -> Outcome:
         try:
+            settings = self.settings
             return training_step(
-                self.model.layer, self.optimizer, self._encode, batch, self.settings.label_smoothing, self.precision
+                self.model.layer,
+                self.optimizer,
+                self._encode,
+                batch,
+                settings.label_smoothing,
+                settings.clip,
+                self.precision,
             )
         except NonFiniteError as error:
             raise self._diverged(lr, str(error)) from error

@@ -40,6 +40,7 @@ def training_step(
     encode: Encode,
     batch: Batch,
     label_smoothing: float = 0.0,
+    clip: float = 0.0,
     precision: torch.dtype = torch.float32,
 ) -> Outcome:
     """Judge the batch by a model's encoder and last layer, and move its weights by what that shows.
@@ -51,6 +52,9 @@ def training_step(
     loss = cross_entropy(logits.float(), batch.labels, label_smoothing=label_smoothing)
     optimizer.zero_grad(set_to_none=True)
     torch.autograd.backward(loss)
+    if clip > 0:
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        nn.utils.clip_grad_norm_(parameters, clip)
     optimizer.step()
     correct = (logits.detach().argmax(dim=1) == batch.labels).sum()
     return Outcome(loss.detach(), correct)

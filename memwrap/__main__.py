@@ -1,0 +1,5 @@
+"""`python -m memwrap` is the command `memwrap`."""
+
+from memwrap.cli.app import main
+
+main()
