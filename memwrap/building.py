@@ -12,19 +12,19 @@ from memwrap.data.statistics import channel_statistics
 from memwrap.encoders.registry import TIMM, timm_facts
 from memwrap.loading import Model
 from memwrap.seeds import derived
-from memwrap.settings import Settings
+from memwrap.settings import Settings, SettledSettings
 from memwrap.transform import Transform
 from memwrap.wrapping import wrap
 
 
 def size_for(settings: Settings) -> int | None:
     """The size of the images that the encoder wants; None leaves it to the images."""
-    if settings.size is None and settings.encoder.startswith(TIMM):
+    if settings.size is None and settings.encoder is not None and settings.encoder.startswith(TIMM):
         return int(timm_facts(settings.encoder)["input_size"][-1])
     return settings.size
 
 
-def new_model(settings: Settings, classes: Sequence[str], images: Images) -> Model:
+def new_model(settings: SettledSettings, classes: Sequence[str], images: Images) -> Model:
     """A model for these classes and images of this shape, untrained but for pretrained weights.
 
     images: the training images, whose colours are measured where the settings do not say how to normalise.
@@ -42,7 +42,7 @@ def new_model(settings: Settings, classes: Sequence[str], images: Images) -> Mod
     return model
 
 
-def _classifier(settings: Settings, num_classes: int, shape: tuple[int, int, int]) -> nn.Module:
+def _classifier(settings: SettledSettings, num_classes: int, shape: tuple[int, int, int]) -> nn.Module:
     channels, height, _ = shape
     arguments: dict[str, Any] = {}
     if settings.encoder.startswith(TIMM):
@@ -56,7 +56,7 @@ def _classifier(settings: Settings, num_classes: int, shape: tuple[int, int, int
     return encoders.create(settings.encoder, num_classes, channels, **arguments)
 
 
-def _transform(settings: Settings, images: Images) -> Transform:
+def _transform(settings: SettledSettings, images: Images) -> Transform:
     if settings.mean is not None and settings.std is not None:
         mean, std = settings.mean, settings.std
     elif settings.pretrained or settings.weights:

@@ -58,11 +58,15 @@ def recipe(name: str) -> Settings:
     return RECIPES[name]
 
 
-def settled(settings: Settings, images: int, classes: Sequence[str]) -> SettledSettings:
-    """The settings with a value wherever they leave one to the data: `images` to train on, and the classes' names."""
+def settled(settings: Settings, images: int, classes: Sequence[str], encoder: str = "resnet18") -> SettledSettings:
+    """The settings with a value wherever they leave one to the data: `images` to train on, and the classes' names.
+
+    encoder: taken where the settings name none.
+    """
     batch_size = settings.batch_size or _batch_for(images)
     values = {
         **dataclasses.asdict(settings),
+        "encoder": settings.encoder or encoder,
         "memory": settings.memory or _memory_for(settings.variant, batch_size, len(classes)),
         "memory_size": settings.memory_size or min(MEMORY, images),
         "remember": settings.remember or min(MEMORY, images),
@@ -71,6 +75,13 @@ def settled(settings: Settings, images: int, classes: Sequence[str]) -> SettledS
         "augment": augmentations_for(classes) if settings.augment is None else settings.augment,
     }
     return SettledSettings(**values)
+
+
+def encoder_for(side: int, device: str) -> str:
+    """One that learns images of this size on a "cpu" or "cuda" in bearable time."""
+    if device != "cpu":
+        return "resnet18"
+    return "tiny" if side <= 16 else "small"
 
 
 def augmentations_for(classes: Sequence[str]) -> tuple[str, ...]:

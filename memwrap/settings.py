@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
-from memwrap.data.pictures import FITS
+from memwrap.data import FITS
 from memwrap.errors import SettingsError, brief
 
 VARIANTS = ("memory_wrap", "only_memory", "standard")
@@ -46,9 +46,10 @@ class Settings:
     skip_bad: bool = _setting(False, "Leave files out that cannot be read as images, and say which.")
 
     # Model
-    encoder: str = _setting(
-        "resnet18",
-        "tiny, resnet18, mobilenet_v2, efficientnet_b0, googlenet, densenet, shufflenet_v2, or timm:NAME.",
+    encoder: str | None = _setting(
+        None,
+        "small, tiny, resnet18, mobilenet_v2, efficientnet_b0, googlenet, densenet, shufflenet_v2, or timm:NAME. "
+        "If left out: resnet18 on a GPU; on a CPU small, or tiny for images up to 16x16.",
     )
     variant: str = _setting("memory_wrap", "The last layer.", VARIANTS)
     head: str = _setting("mlp", "What follows the attention: the paper's mlp, or linear.", HEADS)
@@ -97,8 +98,8 @@ class Settings:
     seed: int = _setting(0, "Decides every random choice; the same seed gives the same run.", least=0)
 
     def __post_init__(self) -> None:
-        for known in fields(Settings):
-            value = _as_declared(known, getattr(self, known.name))
+        for known, own in zip(fields(Settings), fields(self), strict=True):
+            value = _as_declared(known, getattr(self, known.name), optional=type(None) in get_args(own.type))
             object.__setattr__(self, known.name, value)
         _check_together(self)
 
@@ -107,12 +108,19 @@ class Settings:
 class SettledSettings(Settings):
     """Settings that leave nothing to the data."""
 
+    encoder: str = "resnet18"
     memory: str = "random"
     memory_size: int = 100
     remember: int = 100
     epochs: int = 1
     batch_size: int = 128
     augment: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in SettledSettings.__annotations__:
+            if getattr(self, name) is None:
+                raise SettingsError(f"{name} is empty; expected a value, as nothing is left to the data any more")
 
 
 TYPES: dict[str, Any] = get_type_hints(Settings)
@@ -124,8 +132,8 @@ def with_changes(settings: Settings, changes: Mapping[str, Any], where: str) -> 
     for name in changes:
         if name not in known:
             close = difflib.get_close_matches(str(name), known, n=1)
-            hint = f"; did you mean {close[0]}?" if close else ""
-            raise SettingsError(f"{where}: there is no setting {name!r}{hint} Known are {', '.join(known)}")
+            hint = f"did you mean {close[0]}? Known" if close else "known"
+            raise SettingsError(f"{where}: there is no setting {name!r}; {hint} are {', '.join(known)}")
     try:
         return dataclasses.replace(settings, **changes)
     except SettingsError as error:
@@ -140,7 +148,7 @@ def read_file(path: Path) -> dict[str, Any]:
         given = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read ({error})") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a ValueError: of bytes, numbers or dates
         raise SettingsError(f"{path}: is no YAML file ({brief(error)})") from error
     if given is None:
         return {}
@@ -149,19 +157,17 @@ def read_file(path: Path) -> dict[str, Any]:
     return given
 
 
-def _as_declared(known: "dataclasses.Field[Any]", value: Any) -> Any:
+def _as_declared(known: "dataclasses.Field[Any]", value: Any, optional: bool) -> Any:
     """The value in its declared type, or an error that says what may be given."""
     if value is None:
-        if type(None) in get_args(TYPES[known.name]):
+        if optional:
             return None
         raise SettingsError(f"{known.name} is empty; expected {_expected(known)}")
     kind = _kind(TYPES[known.name])
-    items = value if get_origin(kind) is tuple else (value,)
-    if isinstance(items, str | int | float):
-        items = (items,)
+    items = value if get_origin(kind) is tuple and isinstance(value, list | tuple) else (value,)
     try:
         converted = tuple(_scalar(item, get_args(kind)[0] if get_origin(kind) is tuple else kind) for item in items)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise SettingsError(f"{known.name} is {value!r}; expected {_expected(known)}") from None
     choices, least = known.metadata["choices"], known.metadata["least"]
     if (choices and not set(converted) <= set(choices)) or (
@@ -220,10 +226,10 @@ def _check_together(settings: Settings) -> None:
         raise SettingsError("warmup, label_smoothing and momentum are shares; expected values below 1")
     if (settings.mean is None) != (settings.std is None):
         raise SettingsError("mean and std go together; expected both or neither")
-    if (settings.pretrained or settings.weights) and not settings.encoder.startswith("timm:"):
+    if (settings.pretrained or settings.weights) and not (settings.encoder or "").startswith("timm:"):
         raise SettingsError(
-            f"encoder is {settings.encoder}, for which there are no pretrained weights; expected timm:NAME, "
-            "as in --encoder timm:resnet18 --pretrained"
+            f"encoder is {settings.encoder or 'left out'}, for which there are no pretrained weights; "
+            "expected timm:NAME, as in --encoder timm:resnet18 --pretrained"
         )
     if settings.variant == "standard" and (settings.head != "mlp" or settings.project is not None):
         raise SettingsError("head and project shape a memory's layer; leave them out with variant standard")

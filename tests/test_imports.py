@@ -45,6 +45,7 @@ ROOMS = [
     "encoders.mobilenet",
     "encoders.resnet",
     "encoders.shufflenet",
+    "encoders.small",
     "encoders.tiny",
     "encoders.registry",
     "encoders",

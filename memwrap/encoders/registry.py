@@ -13,6 +13,7 @@ from memwrap.encoders.googlenet import googlenet
 from memwrap.encoders.mobilenet import mobilenet_v2
 from memwrap.encoders.resnet import resnet18
 from memwrap.encoders.shufflenet import shufflenet_v2
+from memwrap.encoders.small import small
 from memwrap.encoders.tiny import tiny
 from memwrap.errors import InputError, brief
 
@@ -25,6 +26,7 @@ _BUILDERS: dict[str, Callable[[int, int], nn.Module]] = {
     "googlenet": googlenet,
     "densenet": densenet,
     "shufflenet_v2": shufflenet_v2,
+    "small": small,
     "tiny": tiny,
 }
 

@@ -33,7 +33,11 @@ def resnet18(num_classes: int, channels: int = 3) -> Classifier:
     for outputs, stride in WIDTHS_AND_STRIDES:
         layers += [ResidualBlock(inputs, outputs, stride), ResidualBlock(outputs, outputs, 1)]
         inputs = outputs
-    classifier = Classifier(nn.Sequential(*layers), inputs, num_classes)
+    return initialised(Classifier(nn.Sequential(*layers), inputs, num_classes))
+
+
+def initialised(classifier: Classifier) -> Classifier:
+    """The classifier with its convolutions drawn anew, so that their outputs neither grow nor fade with depth."""
     for module in classifier.modules():
         if isinstance(module, nn.Conv2d):
             variance = 2 / (module.kernel_size[0] * module.kernel_size[1] * module.out_channels)

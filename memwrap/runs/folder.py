@@ -25,6 +25,7 @@ from memwrap import store
 from memwrap.data.labelled import DataSet
 from memwrap.data.sources import PUBLISHED
 from memwrap.errors import LoadError, RunError, SaveError, brief
+from memwrap.loading import Model, unpacked
 from memwrap.locks import try_lock
 from memwrap.runs.splits import Splits, from_json
 from memwrap.settings import SettledSettings
@@ -73,7 +74,11 @@ def new_run(path: Path, recipe: str, settings: SettledSettings, data: DataSet, s
 
 def versions() -> dict[str, str]:
     """What a run was made with."""
-    found = {"memwrap": __version__, "python": platform.python_version(), "platform": f"{platform.system()} {platform.machine()}"}
+    found = {
+        "memwrap": __version__,
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.machine()}",
+    }
     for package in ("torch", "torchvision", "timm", "numpy", "pillow"):
         with suppress(PackageNotFoundError):
             found[package] = version(package)
@@ -111,26 +116,44 @@ def open_run(path: Path) -> Run:
     stored = _read_json(path, RECORD)
     if stored.get("format") != FORMAT:
         raise RunError(f"{path / RECORD}: is not of a memwrap run, as its field 'format' does not say {FORMAT!r}")
-    if (stored.get("format_version") or 0) > FORMAT_VERSION:
+    format_version = stored.get("format_version")
+    if type(format_version) is not int or format_version < 1:
+        raise RunError(f"{path / RECORD}: has format version {format_version!r}; expected a number: the run is damaged")
+    if format_version > FORMAT_VERSION:
         raise RunError(
-            f"{path}: has format version {stored['format_version']}, made by memwrap {stored.get('memwrap')}; memwrap "
+            f"{path}: has format version {format_version}, made by memwrap {stored.get('memwrap')}; memwrap "
             f"{__version__} reads up to version {FORMAT_VERSION}: install a newer memwrap"
         )
+    splits = _read_json(path, SPLITS)
     try:
         return Run(
             path=path,
-            recipe=stored["recipe"],
+            recipe=_of_kind(str, stored["recipe"], "recipe"),
             settings=SettledSettings(**stored["settings"]),
-            data=DataRecord(**stored["data"]),
-            classes=tuple(stored["classes"]),
-            splits=from_json(_read_json(path, SPLITS)),
-            created=stored["created"],
-            versions=stored["versions"],
+            data=_data_record(stored["data"]),
+            classes=tuple(_of_kind(str, name, "a class") for name in _of_kind(list, stored["classes"], "classes")),
+            splits=from_json(splits),
+            created=_of_kind(str, stored["created"], "created"),
+            versions=_of_kind(dict, stored["versions"], "versions"),
         )
     except (KeyError, TypeError, ValueError) as error:
-        if isinstance(error, RunError):
-            raise
-        raise RunError(f"{path}: the run is damaged: {RECORD} or {SPLITS} is incomplete ({brief(error)})") from error
+        raise RunError(
+            f"{path}: the run is damaged: {RECORD} or {SPLITS} is incomplete or contradicts itself ({brief(error)})"
+        ) from error
+
+
+def _data_record(stored: dict[str, Any]) -> DataRecord:
+    record = DataRecord(**stored)
+    kinds = {"source": str, "root": str | None, "fingerprint": str, "conversion": dict, "warnings": list}
+    for name, kind in kinds.items():
+        _of_kind(kind, getattr(record, name), name)
+    return record
+
+
+def _of_kind(kind: Any, value: Any, name: str) -> Any:
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} is a {type(value).__name__}")
+    return value
 
 
 def read_model(path: Path) -> tuple[dict[str, Any], store.Parts]:
@@ -139,6 +162,29 @@ def read_model(path: Path) -> tuple[dict[str, Any], store.Parts]:
         return store.read(path)
     except LoadError as error:
         raise RunError(f"the run is damaged: {error}") from error
+
+
+def model_of(path: Path, settings: dict[str, Any], parts: store.Parts) -> Model:
+    """The model that `read_model` read, in training mode."""
+    try:
+        return unpacked(path, settings, parts)
+    except LoadError as error:
+        raise RunError(f"the run is damaged: {error}") from error
+
+
+def training_state(path: Path, settings: dict[str, Any]) -> dict[str, Any] | None:
+    """How far the training of the stored model has come: finished, progress, seconds; None if it does not say."""
+    state = settings.get("training")
+    if state is None:
+        return None
+    try:
+        progress = _of_kind(dict, _of_kind(dict, state, "training")["progress"], "progress")
+        _of_kind(bool, state["finished"], "finished")
+        _of_kind(int, progress["step"], "step")
+        _of_kind(float | int, state["seconds"], "seconds")
+    except (KeyError, TypeError) as error:
+        raise RunError(f"{path}: the run is damaged: {store.MANIFEST} is incomplete ({brief(error)})") from error
+    return dict(state)
 
 
 def write_json(path: Path, name: str, content: Any) -> None:
@@ -152,7 +198,11 @@ def write_json(path: Path, name: str, content: Any) -> None:
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Keeps other processes from training in this folder; the lock falls with this one, however it ends."""
-    with (path / LOCK).open("ab") as file:
+    try:
+        file = (path / LOCK).open("ab")
+    except OSError as error:
+        raise RunError(f"{path}: cannot be trained in ({error})") from error
+    with file:
         if not try_lock(file):
             raise RunError(f"{path}: another process is training here")
         yield

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from memwrap.data.labelled import DataSet, LabelledImages
 from memwrap.data.splits import drawn, set_apart
-from memwrap.errors import DataError, RunError
+from memwrap.errors import DataError, RunError, brief
 from memwrap.seeds import generator
 from memwrap.settings import Settings
 
@@ -30,11 +30,18 @@ class Splits:
 
     def of(self, data: DataSet, name: str) -> LabelledImages:
         """The images of "train", "validation", "test" or "rest"."""
-        source = data.test if name == "test" and self.own_test else data.train
+        own = name == "test" and self.own_test
+        source = data.test if own else data.train
         if source is None:
             raise RunError("the data has no test images of its own any more")
+        if len(source) != (len(self.test) if own else len(self._all())):
+            raise RunError(f"the data has {len(source)} {'test' if own else 'training'} images; the run has others")
         indices: Tensor = getattr(self, name)
         return source.at(indices)
+
+    def _all(self) -> Tensor:
+        """All training images, split by split."""
+        return torch.cat([self.train, self.validation, self.rest, *([] if self.own_test else [self.test])])
 
     def as_json(self) -> dict[str, Any]:
         """What `from_json` takes."""
@@ -43,9 +50,22 @@ class Splits:
 
 
 def from_json(stored: dict[str, Any]) -> Splits:
-    """The splits that `as_json` gave."""
-    tensors = {name: torch.tensor(stored[name], dtype=torch.int64) for name in (*NAMES, "rest")}
-    return Splits(**tensors, own_test=bool(stored["own_test"]))
+    """The splits that `as_json` gave; a RunError if they are not such that every image is in one."""
+    lists = {name: stored[name] for name in (*NAMES, "rest")}
+    for name, indices in lists.items():
+        if not isinstance(indices, list) or not all(type(index) is int for index in indices):
+            raise RunError(f"the images of {name} are not listed by whole numbers")
+    if type(stored["own_test"]) is not bool:
+        raise RunError(f"own_test is {stored['own_test']!r}; expected true or false")
+    try:
+        tensors = {name: torch.tensor(indices, dtype=torch.int64) for name, indices in lists.items()}
+    except (RuntimeError, OverflowError) as error:
+        raise RunError(f"there is an image of an impossible number ({brief(error)})") from error
+    splits = Splits(**tensors, own_test=stored["own_test"])
+    for indices in (splits._all().sort().values, *([splits.test] if splits.own_test else [])):
+        if not torch.equal(indices, torch.arange(len(indices))):
+            raise RunError("an image is in two splits, or in none")
+    return splits
 
 
 def split(data: DataSet, settings: Settings) -> Splits:

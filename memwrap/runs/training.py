@@ -16,7 +16,7 @@ from memwrap.errors import RunError, SaveError, TrainingError
 from memwrap.inference import accuracy_with_a_drawn_memory, remember
 from memwrap.loading import Model, unpacked
 from memwrap.model import MemoryClassifier
-from memwrap.recipes import settled
+from memwrap.recipes import encoder_for, settled
 from memwrap.runs import log
 from memwrap.runs.folder import METRICS, Run, create, locked, new_run, read_model, refuse_if_taken
 from memwrap.runs.splits import split
@@ -151,7 +151,9 @@ def begin(
     """A new run in this folder, which must be new or empty; its first model is stored before the first step."""
     refuse_if_taken(path)
     splits = split(data, settings)
-    final = settled(settings, len(splits.train), data.classes)
+    side = max(data.train.images.shape[1:])
+    encoder = encoder_for(side, torch.device(device).type)
+    final = settled(settings, len(splits.train), data.classes, encoder)
     check_size(final.remember, len(splits.train), "remember")
     images = splits.of(data, "train")
     model = new_model(final, data.classes, images.images).to(device)

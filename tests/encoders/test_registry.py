@@ -21,6 +21,7 @@ WIDTHS = {
     "googlenet": 1024,
     "densenet": 384,
     "shufflenet_v2": 1024,
+    "small": 256,
     "tiny": 128,
 }
 
@@ -36,7 +37,7 @@ def test_parameter_counts_are_the_paper_s(name: str) -> None:
     assert (size(classifier), *counts) == PAPER[name]
 
 
-def test_names_lists_the_encoders_of_the_paper_and_a_tiny_one() -> None:
+def test_names_lists_the_encoders_of_the_paper_and_two_for_cpus() -> None:
     assert set(encoders.names()) == set(WIDTHS)
 
 
