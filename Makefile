@@ -5,7 +5,7 @@ BIN := .venv/bin
 .PHONY: demo test check install bench clean
 
 demo: install
-	$(BIN)/python examples/digits.py
+	$(BIN)/memwrap demo
 
 test: install
 	$(BIN)/python -m pytest -n 2 -q
