@@ -61,7 +61,12 @@ def _transform(settings: SettledSettings, images: Images) -> Transform:
         mean, std = settings.mean, settings.std
     elif settings.pretrained or settings.weights:
         facts = timm_facts(settings.encoder)
-        mean, std = facts["mean"], facts["std"]
+        mean, std = (_by_channel(facts[name], images.shape[0]) for name in ("mean", "std"))
     else:
         mean, std = channel_statistics(images)
     return Transform(images.shape, mean, std, settings.fit)
+
+
+def _by_channel(values: Sequence[float], channels: int) -> tuple[float, ...]:
+    """A value for each channel; where there are not so many, as for grey images, their mean."""
+    return tuple(values) if len(values) == channels else (sum(values) / len(values),) * channels

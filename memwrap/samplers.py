@@ -44,8 +44,9 @@ class BalancedMemory:
         shuffled = labels[order]
         # The class that comes first in a round is random, too, as the last round may be cut short.
         ranks = torch.randperm(int(labels.max()) + 1, generator=generator)[shuffled]
-        one_hot = torch.nn.functional.one_hot(shuffled)
-        turn = (one_hot.cumsum(dim=0) * one_hot).sum(dim=1)  # the how-manieth of its class in this order
+        by_class, sizes = shuffled.argsort(stable=True), shuffled.bincount()
+        turn = torch.empty_like(order)  # how many of its class come before it in this order
+        turn[by_class] = torch.arange(len(labels)) - (sizes.cumsum(0) - sizes)[shuffled[by_class]]
         return order[torch.argsort(turn * (int(ranks.max()) + 1) + ranks)[: self.size]]
 
 

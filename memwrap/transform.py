@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
 
 from memwrap.checks import check_sizes
-from memwrap.data.pictures import FITS, pixels_of
+from memwrap.data import FITS
+from memwrap.data.pictures import pixels_of
 from memwrap.errors import InputError
 
 
@@ -26,11 +28,13 @@ class Transform:
     fit: str = "crop"
 
     def __post_init__(self) -> None:
+        if len(self.shape) != 3:
+            raise InputError(f"shape is {self.shape}; expected channels, height and width")
         channels, height, width = self.shape
         check_sizes(channels=channels, height=height, width=width)
         for name, values in (("mean", self.mean), ("std", self.std)):
-            if len(values) != channels:
-                raise InputError(f"{name} has {len(values)} values; expected {channels}, one for each channel")
+            if np.shape(values) != (channels,) or not np.isfinite(values).all():
+                raise InputError(f"{name} is {values}; expected {channels} finite numbers, one for each channel")
         if min(self.std) <= 0:
             raise InputError(f"std is {self.std}; expected values above 0")
         if self.fit not in FITS:
@@ -43,6 +47,11 @@ class Transform:
         """A Pillow picture, or pixels uint8 (C, H, W) or (N, C, H, W) -> float of the same rank, of the model's size"""
         if isinstance(picture, Tensor):
             return normalised(self._sized(picture), self.mean, self.std)
+        if not isinstance(picture, Image.Image):
+            raise InputError(
+                f"picture is a {type(picture).__name__}; expected a Pillow picture or a uint8 tensor: "
+                "PIL.Image.open reads a file"
+            )
         return normalised(pixels_of(picture, self.shape, self.fit), self.mean, self.std)
 
     def undone(self, images: Tensor) -> Tensor:
@@ -62,7 +71,10 @@ class Transform:
             return pixels
         if pixels.ndim == 3:
             return self._resized(pixels)
-        return torch.stack([self._resized(image) for image in pixels])
+        resized = pixels.new_empty(len(pixels), *self.shape)
+        for row, image in enumerate(pixels):
+            resized[row] = self._resized(image)
+        return resized
 
     def _resized(self, pixels: Tensor) -> Tensor:
         rows = pixels.cpu().permute(1, 2, 0).squeeze(-1).contiguous().numpy()

@@ -12,10 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from memwrap.data import FITS
 from memwrap.data.containers import Archive, Container, open_container
 from memwrap.data.labelled import DataSet, HeldImages, Images, LabelledImages
 from memwrap.data.listing import Entry, Listing, arranged
-from memwrap.data.pictures import FITS, MODES, picture_size
+from memwrap.data.pictures import MODES, picture_size
 from memwrap.data.scan import Progress, ReadingPlan, Scan, ScannedImage, scan_all
 from memwrap.data.streamed import StreamedImages
 from memwrap.errors import DataError

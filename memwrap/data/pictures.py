@@ -11,9 +11,9 @@ import torch
 from PIL import ExifTags, Image, UnidentifiedImageError
 from torch import Tensor
 
+from memwrap.data import FITS
 from memwrap.errors import DataError, brief
 
-FITS = ("crop", "pad", "stretch")
 MODES = {1: "L", 3: "RGB"}  # by channels
 BOMB = "decompression bomb"  # how the reason begins where a picture claims more pixels than Pillow deems safe
 

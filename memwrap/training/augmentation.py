@@ -92,8 +92,10 @@ def _warped(images: Tensor, numbers: Tensor, changes: Sequence[str]) -> Tensor:
     mirror = torch.where(_mirrored(numbers), -1.0, 1.0) if "flip" in changes else torch.ones_like(turn)
     # grid_sample's unit is half a side.
     shift = 2 * SHIFT * _signed(numbers[:, _SHIFT]) if "shift" in changes else torch.zeros_like(numbers[:, _SHIFT])
-    top = torch.stack([cosine * mirror, -sine + SHEAR * shear, shift[:, 0]], dim=1)
-    bottom = torch.stack([sine * mirror, cosine, shift[:, 1]], dim=1)
+    down, right = shift.unbind(dim=1)
+    # From places in the changed image to places in the original, so mirroring, which comes first, is the last factor.
+    top = torch.stack([cosine * mirror, (-sine + SHEAR * shear) * mirror, right * mirror], dim=1)
+    bottom = torch.stack([sine, cosine, down], dim=1)
     grid = functional.affine_grid(torch.stack([top, bottom], dim=1), list(images.shape), align_corners=False)
     return functional.grid_sample(images, grid, padding_mode="zeros", align_corners=False)
 

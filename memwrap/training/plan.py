@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -46,17 +47,16 @@ class Plan:
         step = start
         while step < stop:
             epoch, skipped = divmod(step, self.steps_per_epoch)
-            for planned in self._epoch(epoch)[skipped : skipped + stop - step]:
+            for planned in islice(self._epoch(epoch), skipped, skipped + stop - step):
                 yield planned
                 step += 1
 
-    def _epoch(self, epoch: int) -> list[PlannedStep]:
+    def _epoch(self, epoch: int) -> Iterator[PlannedStep]:
         order = torch.randperm(len(self.labels), generator=generator(self.seed, "batches", epoch))
         memories = generator(self.seed, "memory", epoch)
-        changes = generator(self.seed, "augmentation", epoch)
-        planned = []
+        # Two, so that the inputs' changes do not depend on the memory.
+        changes, memory_changes = (generator(self.seed, f"{name}augmentation", epoch) for name in ("", "memory "))
         for batch in torch.split(order, self.batch_size)[: self.steps_per_epoch]:
-            drawn = [] if self.sampler is None else [self.sampler.draw(self.labels, batch, memories)]
-            indices = torch.cat([batch, *drawn])
-            planned.append(PlannedStep(indices, augmentation.draw(len(indices), changes), len(batch)))
-        return planned
+            memory = batch[:0] if self.sampler is None else self.sampler.draw(self.labels, batch, memories)
+            numbers = [augmentation.draw(len(batch), changes), augmentation.draw(len(memory), memory_changes)]
+            yield PlannedStep(torch.cat([batch, memory]), torch.cat(numbers), len(batch))

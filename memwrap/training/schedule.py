@@ -10,11 +10,11 @@ def learning_rate(settings: SettledSettings, step: int, steps_per_epoch: int) ->
     total = settings.epochs * steps_per_epoch
     warm = round(settings.warmup * total)
     if step < warm:
-        return settings.lr * (step + 1) / warm
+        return settings.lr * ((step + 1) / warm)
     if settings.schedule == "cosine":
         return settings.lr * (1 + math.cos(math.pi * (step - warm) / max(1, total - warm))) / 2
     if settings.schedule == "steps":
-        # As the paper: rates change between epochs, after these shares of them.
+        # As the paper: rates change between epochs, after these shares of them; 0.55 of 100 is a little more than 55.
         epoch = step // steps_per_epoch
-        return settings.lr * 0.1 ** sum(epoch >= share * settings.epochs for share in settings.drops)
+        return settings.lr * 0.1 ** sum(epoch >= share * settings.epochs - 1e-6 for share in settings.drops)
     return settings.lr
