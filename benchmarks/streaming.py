@@ -17,6 +17,7 @@ import numpy as np
 from PIL import Image
 
 HELD = 400
+BATCH_SIZE = 32  # the same for both, as activations are most of the memory
 CLASSES = 4
 
 
@@ -42,7 +43,7 @@ def train(folder: Path, size: int, workers: int, steps: int, answer: "multiproce
 
     torch.set_num_threads(2)
     data = open_data(str(folder), size=size, workers=workers)
-    settings = settled(with_changes(recipe("default"), {"encoder": "tiny"}, "benchmark"), len(data.train), data.classes)
+    settings = settled(with_changes(recipe("default"), {"encoder": "tiny", "batch_size": BATCH_SIZE}, "benchmark"), len(data.train), data.classes)
     trainer = Trainer(new_model(settings, data.classes, data.train.images), data.train, settings)
     moments = trainer.moments()
     next(moments)
@@ -58,7 +59,7 @@ def peak_memory(process: multiprocessing.Process) -> float:
     peak = 0.0
     while process.is_alive():
         peak = max(peak, sum(map(_memory, _family(process.pid))))
-        time.sleep(0.05)
+        time.sleep(0.2)
     return peak
 
 
@@ -99,7 +100,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=20_000)
     parser.add_argument("--size", type=int, default=256)
     parser.add_argument("--workers", type=int, default=os.cpu_count())
-    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--steps", type=int, default=15)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         found = {}

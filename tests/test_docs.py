@@ -1,0 +1,50 @@
+"""What the documents show works."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import memwrap
+
+ROOT = Path(__file__).parent.parent
+
+
+def code_blocks(path: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def test_the_training_loop_for_own_classifiers_runs_as_it_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (code,) = code_blocks(ROOT / "docs" / "python.md", "python")
+    given = {
+        "classifier": memwrap.encoders.create("tiny", num_classes=2),
+        "pixels": torch.randint(0, 256, (80, 3, 32, 32), dtype=torch.uint8),
+        "labels": torch.arange(80) % 2,
+        "names": tuple(map(str, range(80))),
+    }
+    exec(code, given)
+    assert capsys.readouterr().out.count("EpochMetrics") == 3
+    model = memwrap.load("model")
+    assert isinstance(model, memwrap.MemoryClassifier)
+    assert model.remembered is not None
+    assert model.remembered.labels.bincount().tolist() == [25, 25]
+    assert model.classes == ("cat", "dog")
+
+
+def test_every_local_link_leads_somewhere() -> None:
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "results").glob("*.md")]:
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+            assert (page.parent / target).exists() or target.startswith("http"), f"{page.name}: {target}"
+
+
+def test_every_command_in_the_documents_is_one_that_exists() -> None:
+    from memwrap.cli.app import app
+
+    known = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        for name in re.findall(r"^memwrap (\w+)", page.read_text(), flags=re.MULTILINE):
+            assert name in known, f"{page.name}: memwrap {name}"
