@@ -76,8 +76,8 @@ def _predict(model: Model, files: Sequence[Path]) -> list[Prediction | Unreadabl
     results: dict[Path, Prediction | Unreadable] = {}
     for file in files:
         try:
-            pixels[file] = read_picture(file.read_bytes(), transform.shape, transform.fit)
-        except (DataError, OSError) as error:
+            pixels[file] = read_picture(Folder(file.parent).read(file.name), transform.shape, transform.fit)
+        except DataError as error:
             results[file] = Unreadable(str(file), str(error))
     if pixels:
         images = normalised(torch.stack(list(pixels.values())).to(device), transform.mean, transform.std)

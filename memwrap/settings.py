@@ -116,12 +116,6 @@ class SettledSettings(Settings):
     batch_size: int = 128
     augment: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in SettledSettings.__annotations__:
-            if getattr(self, name) is None:
-                raise SettingsError(f"{name} is empty; expected a value, as nothing is left to the data any more")
-
 
 TYPES: dict[str, Any] = get_type_hints(Settings)
 

@@ -7,6 +7,7 @@ are removed.
 
 import hashlib
 import json
+import math
 import os
 import re
 import secrets
@@ -33,7 +34,7 @@ ABANDONED_AFTER = 3600  # seconds
 PARTS = ("weights", "memory", "probe", "optimizer")
 
 _TENSORS = re.compile(rf"({'|'.join(PARTS)})\.[0-9a-f]{{16}}\.safetensors")
-_PARTIAL = re.compile(rf"\.({_TENSORS.pattern}|{re.escape(MANIFEST)})\.[0-9a-f]{{16}}\.partial")
+_PARTIAL = re.compile(r"\..+\.[0-9a-f]{16}\.partial")
 
 Parts = dict[str, dict[str, Tensor]]
 
@@ -51,7 +52,12 @@ def write(folder: Path, settings: Mapping[str, Any], parts: Parts) -> None:
     except OSError as error:
         raise SaveError(f"{folder}: cannot be written ({error}); what it held before is still there") from error
     # The new model is whole by now: an old file that stays does no harm.
-    _remove_old(folder, before)
+    _remove_old(folder, before, ABANDONED_AFTER)
+
+
+def tidy(folder: Path) -> None:
+    """Remove what saves that were cut off have left, for whoever knows that no other process is saving here."""
+    _remove_old(folder, set(), -math.inf)
 
 
 def read(folder: Path) -> tuple[dict[str, Any], Parts]:
@@ -116,14 +122,14 @@ def _opened_folder(folder: Path) -> Iterator[int | None]:
         os.close(descriptor)
 
 
-def _remove_old(folder: Path, before: set[str]) -> None:
-    """Remove what the last model held and what saves given up long ago left, unless the model of now names it."""
+def _remove_old(folder: Path, before: set[str], seconds: float) -> None:
+    """Remove what the last model held and what saves given up so long ago left, unless the model of now names it."""
     now = _named_files(folder)
     for path in folder.iterdir():
         ours = _TENSORS.fullmatch(path.name) or _PARTIAL.fullmatch(path.name)
         if ours and path.name not in now:
             with suppress(OSError):  # another process may have removed it by now
-                if path.name in before or time.time() - path.stat().st_mtime > ABANDONED_AFTER:
+                if path.name in before or time.time() - path.stat().st_mtime > seconds:
                     path.unlink()
 
 

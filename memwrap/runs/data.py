@@ -6,7 +6,7 @@ from memwrap.building import size_for
 from memwrap.data.labelled import DataSet
 from memwrap.data.published import Progress
 from memwrap.data.sources import open_data
-from memwrap.errors import DataError
+from memwrap.errors import DataError, RunError
 from memwrap.runs.folder import Run
 from memwrap.settings import Settings
 
@@ -42,11 +42,10 @@ def data_of(
 ) -> DataSet:
     """The data that the run was made with, proved to be the same. source, root: where it lies now, if it has moved."""
     moved = root if root is not None else Path(run.data.root) if run.data.root else None
-    size = run.data.conversion["size"][0]
     data = open_data(
         source or run.data.source,
         root=moved,
-        size=size,
+        size=_size(run),
         fit=run.settings.fit,
         skip_bad=run.settings.skip_bad,
         workers=workers,
@@ -56,6 +55,13 @@ def data_of(
     if data.fingerprint != run.data.fingerprint:
         raise DataError(
             f"{source or run.data.source}: is not the data that the run {run.path} was made with: images were added, "
-            "removed, changed or renamed since; give that data back, or say with --data where it lies"
+            "removed, changed or renamed since"
         )
     return data
+
+
+def _size(run: Run) -> int:
+    match run.data.conversion.get("size"):
+        case [int(height), int()] if height > 0:
+            return height
+    raise RunError(f"{run.path}: does not say at what size its images were read")

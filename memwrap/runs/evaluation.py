@@ -10,9 +10,9 @@ from memwrap.data.labelled import DataSet, LabelledImages
 from memwrap.errors import DataError, RunError
 from memwrap.evaluation import Encoded, drawn_scores, remembered_scores, standard_scores
 from memwrap.inference import encode_all
-from memwrap.loading import Model, unpacked
+from memwrap.loading import Model
 from memwrap.model import MemoryClassifier
-from memwrap.runs.folder import Run, read_model
+from memwrap.runs.folder import Run, model_of, read_model, training_state
 from memwrap.seeds import generator
 
 SUBSET = "training_subset"
@@ -22,14 +22,14 @@ WHOLE = "whole_training_set"
 def finished_model(run: Run, device: torch.device | str = "cpu") -> Model:
     """The run's model in evaluation mode, with its memory; a RunError for a run that is not finished."""
     settings, parts = read_model(run.path)
-    state = settings.get("training")
-    if isinstance(state, dict) and not state.get("finished"):
+    state = training_state(run.path, settings)
+    if state is not None and not state["finished"]:
         done = state["progress"]["step"]
         raise RunError(
             f"{run.path}: the run is not finished, {done} steps are done; "
             f"go on with: memwrap train --resume --out {run.path}"
         )
-    return unpacked(run.path, settings, parts).to(device).eval()
+    return model_of(run.path, settings, parts).to(device).eval()
 
 
 def evaluate_run(

@@ -87,6 +87,8 @@ def versions() -> dict[str, str]:
 
 def refuse_if_taken(path: Path) -> None:
     """A folder that holds anything is not trained into."""
+    if not path.name:
+        raise RunError(f"{path}: is replaced when the run begins, which needs its name; give another folder with --out")
     if (path.is_dir() and not any(path.iterdir())) or not path.exists():
         return
     if (path / RECORD).exists():
@@ -107,6 +109,10 @@ def create(run: Run, settings: dict[str, Any], parts: store.Parts) -> None:
         if run.path.is_dir() and any(run.path.iterdir()):
             raise RunError(f"{run.path}: another run has been begun here meanwhile") from error
         raise SaveError(f"{run.path}: cannot be written ({error})") from error
+    except SaveError as error:
+        if not isinstance(error.__cause__, OSError):
+            raise
+        raise SaveError(f"{run.path}: cannot be written ({error.__cause__})") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 

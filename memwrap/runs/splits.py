@@ -8,7 +8,7 @@ from torch import Tensor
 
 from memwrap.data.labelled import DataSet, LabelledImages
 from memwrap.data.splits import drawn, set_apart
-from memwrap.errors import DataError, RunError, brief
+from memwrap.errors import DataError, RunError
 from memwrap.seeds import generator
 from memwrap.settings import Settings
 
@@ -53,14 +53,11 @@ def from_json(stored: dict[str, Any]) -> Splits:
     """The splits that `as_json` gave; a RunError if they are not such that every image is in one."""
     lists = {name: stored[name] for name in (*NAMES, "rest")}
     for name, indices in lists.items():
-        if not isinstance(indices, list) or not all(type(index) is int for index in indices):
+        if not isinstance(indices, list) or not all(type(index) is int and 0 <= index < 1 << 63 for index in indices):
             raise RunError(f"the images of {name} are not listed by whole numbers")
     if type(stored["own_test"]) is not bool:
         raise RunError(f"own_test is {stored['own_test']!r}; expected true or false")
-    try:
-        tensors = {name: torch.tensor(indices, dtype=torch.int64) for name, indices in lists.items()}
-    except (RuntimeError, OverflowError) as error:
-        raise RunError(f"there is an image of an impossible number ({brief(error)})") from error
+    tensors = {name: torch.tensor(indices, dtype=torch.int64) for name, indices in lists.items()}
     splits = Splits(**tensors, own_test=stored["own_test"])
     for indices in (splits._all().sort().values, *([splits.test] if splits.own_test else [])):
         if not torch.equal(indices, torch.arange(len(indices))):

@@ -1,5 +1,6 @@
 """Training into a folder, so that it can be stopped at any moment and gone on with as if it had not been."""
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -12,22 +13,33 @@ from torch import Tensor
 from memwrap import store
 from memwrap.building import new_model
 from memwrap.data.labelled import DataSet, LabelledImages
-from memwrap.errors import RunError, SaveError, TrainingError
+from memwrap.errors import DataError, NonFiniteError, RunError, SaveError, TrainingError, brief
 from memwrap.inference import accuracy_with_a_drawn_memory, remember
-from memwrap.loading import Model, unpacked
+from memwrap.loading import Model
 from memwrap.model import MemoryClassifier
 from memwrap.recipes import encoder_for, settled
 from memwrap.runs import log
-from memwrap.runs.folder import METRICS, Run, create, locked, new_run, read_model, refuse_if_taken
+from memwrap.runs.folder import (
+    METRICS,
+    Run,
+    create,
+    locked,
+    model_of,
+    new_run,
+    read_model,
+    refuse_if_taken,
+    training_state,
+)
 from memwrap.runs.splits import split
 from memwrap.samplers import BalancedMemory, check_size
 from memwrap.seeds import generator
-from memwrap.settings import Settings
+from memwrap.settings import Settings, SettledSettings
 from memwrap.training.loop import EpochMetrics, Moment, Progress, Trainer, set_training_mode
 from memwrap.training.state import optimizer_tensors, restore_optimizer
 
 CHECKPOINT_SECONDS = 60.0
 VALIDATIONS = 10  # in a run, evenly spaced, the last epoch's among them
+STATE = {"sgd": {"momentum_buffer"}, "adamw": {"step", "exp_avg", "exp_avg_sq"}}  # what an optimiser keeps
 
 
 class Watcher(Protocol):
@@ -53,13 +65,16 @@ class RunTraining:
     def go_on(self, stop: Callable[[], bool] = lambda: False) -> bool:
         """Train until the end, which is True, or until `stop` says so between two steps. Either way all is saved."""
         with locked(self.run.path):
-            log.cut(self.run.path / METRICS, self.trainer.progress.step)
+            store.tidy(self.run.path)
             try:
+                log.cut(self.run.path / METRICS, self.trainer.progress.step)
                 return self._train(stop)
             except SaveError as error:
                 raise TrainingError(
                     f"the run cannot be saved: {error}. Make room, then go on from its last saved step with --resume"
                 ) from error
+            except NonFiniteError as error:  # outside of a step: in a validation, or at the end
+                raise self.trainer.diverged(str(error)) from error
 
     def _train(self, stop: Callable[[], bool]) -> bool:
         begun = saved = time.monotonic()
@@ -141,7 +156,6 @@ def packed(model: Model, trainer: Trainer, seconds: float) -> tuple[dict[str, An
 
 def remembered_indices(labels: Tensor, settings: Any) -> Tensor:
     """Which training images a finished model keeps: as many of each class as of any other, drawn by the seed."""
-    check_size(settings.remember, len(labels), "remember")
     return BalancedMemory(settings.remember).draw(labels, labels, generator(settings.seed, "remembered"))
 
 
@@ -154,7 +168,7 @@ def begin(
     side = max(data.train.images.shape[1:])
     encoder = encoder_for(side, torch.device(device).type)
     final = settled(settings, len(splits.train), data.classes, encoder)
-    check_size(final.remember, len(splits.train), "remember")
+    _check_memories(final, len(splits.train))
     images = splits.of(data, "train")
     model = new_model(final, data.classes, images.images).to(device)
     trainer = Trainer(model, images, final)
@@ -166,12 +180,44 @@ def begin(
 def resume(run: Run, data: DataSet, device: torch.device | str = "cpu") -> RunTraining:
     """The run from where it was last saved."""
     settings, parts = read_model(run.path)
-    state = settings.get("training")
-    if not isinstance(state, dict):
+    state = training_state(run.path, settings)
+    if state is None:
         raise RunError(f"{run.path}: holds a model without the state of its training; it cannot be resumed")
     if state["finished"]:
         raise RunError(f"{run.path}: the run is finished; there is nothing to resume")
-    model = unpacked(run.path, settings, parts).to(device)
-    trainer = Trainer(model, run.splits.of(data, "train"), run.settings, progress=Progress(**state["progress"]))
-    restore_optimizer(model, trainer.optimizer, parts.get("optimizer", {}))
+    model = model_of(run.path, settings, parts).to(device)
+    images = run.splits.of(data, "train")
+    try:
+        _check_memories(run.settings, len(images))
+        trainer = Trainer(model, images, run.settings, progress=Progress(**state["progress"]))
+        _check_progress(trainer)
+        _check_kinds(parts["optimizer"], run.settings.optimizer)
+        restore_optimizer(model, trainer.optimizer, parts["optimizer"])
+    except (RunError, DataError):
+        raise
+    except (KeyError, TypeError, ValueError) as error:
+        raise RunError(
+            f"{run.path}: the run is damaged: its settings and the state of its training do not go together "
+            f"({brief(error)})"
+        ) from error
     return RunTraining(run, model, data, trainer, state["seconds"])
+
+
+def _check_memories(settings: SettledSettings, images: int) -> None:
+    """Before the first step, as both are drawn long after it: in a validation, and at the end."""
+    if settings.variant != "standard":
+        check_size(settings.memory_size, images)
+        check_size(settings.remember, images, "remember")
+
+
+def _check_progress(trainer: Trainer) -> None:
+    progress, (epoch, step) = trainer.progress, divmod(trainer.progress.step, trainer.plan.steps_per_epoch)
+    if not 0 <= epoch < trainer.settings.epochs or progress.seen != step * trainer.settings.batch_size:
+        raise ValueError(f"step {progress.step} of {trainer.steps}, {progress.seen} images of an epoch")
+    if not math.isfinite(progress.loss) or not 0 <= progress.correct <= progress.seen:
+        raise ValueError(f"a loss of {progress.loss}, {progress.correct} of {progress.seen} correct")
+
+
+def _check_kinds(tensors: dict[str, Tensor], optimizer: str) -> None:
+    if foreign := {key.split(" ")[0] for key in tensors} - STATE[optimizer]:
+        raise ValueError(f"{', '.join(sorted(foreign))} are no state of {optimizer}")

@@ -112,10 +112,10 @@ class Trainer:
             group["lr"] = lr
         # Dropout draws from torch's own generator: seeded by the step, it is the same after a stop.
         torch.manual_seed(derived(settings.seed, "dropout", done.step))
-        outcome = self._step(batch, lr)
+        outcome = self._step(batch)
         loss, inputs = outcome.loss.item(), len(batch.labels)
         if not math.isfinite(loss):
-            raise self._diverged(lr, f"the loss is {loss}")
+            raise self.diverged(f"the loss is {loss}")
         done.step += 1
         done.loss, done.correct, done.seen = (
             done.loss + inputs * loss,
@@ -125,7 +125,7 @@ class Trainer:
         ended = self._end_epoch(lr) if done.step % per_epoch == 0 else None
         return Moment(done.step, self.steps, done.step / per_epoch, loss, lr, ended)
 
-    def _step(self, batch: Batch, lr: float) -> Outcome:
+    def _step(self, batch: Batch) -> Outcome:
         try:
             settings = self.settings
             return training_step(
@@ -138,7 +138,7 @@ class Trainer:
                 self.precision,
             )
         except NonFiniteError as error:
-            raise self._diverged(lr, str(error)) from error
+            raise self.diverged(str(error)) from error
 
     def _end_epoch(self, lr: float) -> EpochMetrics:
         done = self.progress
@@ -148,11 +148,12 @@ class Trainer:
         done.loss, done.correct, done.seen = 0.0, 0, 0
         return ended
 
-    def _diverged(self, lr: float, what: str) -> TrainingError:
-        step = self.progress.step
+    def diverged(self, what: str) -> TrainingError:
+        """The error to end with when NaN or infinity shows in this step, or after the last."""
+        step, lr = min(self.progress.step + 1, self.steps), self.optimizer.param_groups[0]["lr"]
         return TrainingError(
-            f"training diverged in step {step + 1} of {self.steps} (epoch {step // self.plan.steps_per_epoch + 1}) at "
-            f"learning rate {lr:.3g}: {what}. Try a lower rate (lr {self.settings.lr / 10:.2g}), a longer warm-up, "
+            f"training diverged in step {step} of {self.steps} (epoch {math.ceil(step / self.plan.steps_per_epoch)}) "
+            f"at learning rate {lr:.3g}: {what}. Try a lower rate (lr {self.settings.lr / 10:.2g}), a longer warm-up, "
             "precision fp32, or look for broken images"
         )
 

@@ -1,0 +1,493 @@
+"""A run's folder: it appears whole or not at all, is never written over, and says in words what is wrong with it."""
+
+import json
+import os
+import re
+import shutil
+import signal
+from collections.abc import Iterator
+from dataclasses import asdict
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import memwrap
+from memwrap import store
+from memwrap.data.labelled import DataSet
+from memwrap.data.published import digits
+from memwrap.errors import RunError, SaveError
+from memwrap.runs.data import data_of
+from memwrap.runs.evaluation import finished_model
+from memwrap.runs.folder import locked, open_run, refuse_if_taken, write_json
+from memwrap.runs.training import begin, resume
+from memwrap.settings import Settings
+from tests.runs.test_kill import processes
+
+SETTINGS = Settings(
+    encoder="tiny", samples=32, test=60, validation=20, epochs=2, batch_size=16, memory_size=8, remember=10
+)
+
+TEXTS = ("run.json", "splits.json", "model.json")
+
+
+@pytest.fixture(scope="module")
+def data() -> DataSet:
+    return digits()
+
+
+@pytest.fixture(scope="module")
+def originals(data: DataSet, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """An unfinished run, of two steps, and a finished one; not to be changed."""
+    place = tmp_path_factory.mktemp("runs")
+    steps = iter([False, True])
+    begin(place / "unfinished", data, SETTINGS, "default").go_on(stop=lambda: next(steps))
+    begin(place / "finished", data, SETTINGS, "default").go_on()
+    return {name: place / name for name in ("unfinished", "finished")}
+
+
+@pytest.fixture(params=["unfinished", "finished"])
+def run(request: pytest.FixtureRequest, originals: dict[str, Path], tmp_path: Path) -> Path:
+    return Path(shutil.copytree(originals[request.param], tmp_path / request.param))
+
+
+@pytest.fixture
+def unfinished(originals: dict[str, Path], tmp_path: Path) -> Path:
+    return Path(shutil.copytree(originals["unfinished"], tmp_path / "run"))
+
+
+@pytest.fixture
+def finished(originals: dict[str, Path], tmp_path: Path) -> Path:
+    return Path(shutil.copytree(originals["finished"], tmp_path / "run"))
+
+
+def use(path: Path, data: DataSet) -> None:
+    """All that may be done with a run; that it is finished, or not finished, is no fault."""
+    run = open_run(path)
+    for act in (lambda: finished_model(run), lambda: resume(run, data)):
+        try:
+            act()
+        except RunError as error:
+            if "the run is finished" not in str(error) and "the run is not finished" not in str(error):
+                raise
+
+
+def contents(place: Path) -> dict[str, bytes]:
+    """All files at this place and below, by their relative names."""
+    return {str(path.relative_to(place)): path.read_bytes() for path in place.rglob("*") if path.is_file()}
+
+
+# What is there when a run begins
+
+
+def test_a_run_comes_back_as_it_was_begun(data: DataSet, tmp_path: Path) -> None:
+    begun = begin(tmp_path / "run", data, SETTINGS, "some recipe").run
+    opened = open_run(tmp_path / "run")
+    assert asdict(opened) | {"splits": None} == asdict(begun) | {"splits": None}
+    assert opened.splits.as_json() == begun.splits.as_json()
+    assert type(opened.settings) is type(begun.settings)
+    assert (opened.recipe, opened.data.source, opened.classes) == ("some recipe", "digits", tuple("0123456789"))
+
+
+def test_a_run_that_has_just_begun_holds_a_whole_model(data: DataSet, tmp_path: Path) -> None:
+    begun = begin(tmp_path / "run", data, SETTINGS, "default")
+    assert {name.split(".")[0] for name in contents(tmp_path / "run")} == {
+        "run",
+        "splits",
+        "model",
+        "weights",
+        "probe",
+        "optimizer",
+    }
+    loaded = memwrap.load(tmp_path / "run").state_dict()
+    assert all(torch.equal(loaded[name], value) for name, value in begun.model.state_dict().items())
+    assert list(tmp_path.iterdir()) == [tmp_path / "run"]
+
+
+def test_an_empty_folder_is_trained_into_and_parents_are_made(data: DataSet, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for path in (tmp_path / "empty", tmp_path / "new" / "parents" / "run"):
+        begin(path, data, SETTINGS, "default")
+        open_run(path)
+
+
+def taken_by_a_run(path: Path, data: DataSet) -> None:
+    begin(path, data, SETTINGS, "default")
+
+
+def taken_by_files(path: Path, data: DataSet) -> None:
+    path.mkdir()
+    (path / "notes.txt").write_text("mine")
+
+
+def taken_by_a_hidden_file(path: Path, data: DataSet) -> None:
+    path.mkdir()
+    (path / ".git").write_text("mine")
+
+
+def taken_by_a_model(path: Path, data: DataSet) -> None:
+    store.write(path, {}, {})
+
+
+def taken_by_a_file(path: Path, data: DataSet) -> None:
+    path.write_text("mine")
+
+
+@pytest.mark.parametrize(
+    ("take", "message"),
+    [
+        (taken_by_a_run, "holds a run already; go on with it by --resume"),
+        (taken_by_files, "exists and is no run of memwrap's"),
+        (taken_by_a_hidden_file, "exists and is no run of memwrap's"),
+        (taken_by_a_model, "exists and is no run of memwrap's"),
+        (taken_by_a_file, "exists and is no run of memwrap's"),
+    ],
+)
+def test_what_holds_anything_is_refused_and_left_as_it_is(
+    take: Any, message: str, data: DataSet, tmp_path: Path
+) -> None:
+    path = tmp_path / "run"
+    take(path, data)
+    before = contents(tmp_path)
+    with pytest.raises(RunError, match=re.escape(f"{path}: {message}")):
+        refuse_if_taken(path)
+    with pytest.raises(RunError, match=re.escape(message)):
+        begin(path, data, SETTINGS, "default")
+    assert contents(tmp_path) == before
+
+
+def test_the_working_directory_itself_is_refused(
+    data: DataSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RunError, match=re.escape(".: is replaced when the run begins, which needs its name")):
+        begin(Path(), data, SETTINGS, "default")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_of_two_that_begin_a_run_at_once_one_is_refused(
+    data: DataSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run"
+    write = store.write
+
+    def write_and_be_overtaken(*arguments: Any) -> None:
+        write(*arguments)
+        monkeypatch.undo()
+        begin(path, data, SETTINGS, "the quicker one")
+
+    monkeypatch.setattr(store, "write", write_and_be_overtaken)
+    with pytest.raises(RunError, match="another run has been begun here meanwhile"):
+        begin(path, data, SETTINGS, "the slower one")
+    assert open_run(path).recipe == "the quicker one"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_place_that_cannot_be_written_to_is_named(data: DataSet, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SaveError, match=re.escape(f"{tmp_path / 'file' / 'run'}: cannot be written")):
+        begin(tmp_path / "file" / "run", data, SETTINGS, "default")
+
+
+# Locks
+
+
+def hold(path: Path, ready: Connection) -> None:
+    """Keep the lock until the process ends."""
+    with locked(path):
+        ready.send(True)
+        signal.pause()
+
+
+@pytest.fixture
+def other_process(unfinished: Path) -> Iterator[Any]:
+    """Another process, which is training in the folder."""
+    here, there = processes.Pipe()
+    process = processes.Process(target=hold, args=(unfinished, there))
+    process.start()
+    there.close()
+    here.recv()
+    yield process
+    process.kill()
+    process.join()
+
+
+def test_while_a_process_trains_no_other_does_and_its_lock_falls_when_it_is_killed(
+    unfinished: Path, data: DataSet, other_process: Any
+) -> None:
+    begun = resume(open_run(unfinished), data)
+    before = contents(unfinished)
+    with pytest.raises(RunError, match=re.escape(f"{unfinished}: another process is training here")):
+        begun.go_on()
+    assert contents(unfinished) == before
+    os.kill(other_process.pid, signal.SIGKILL)
+    other_process.join()
+    assert begun.go_on()
+
+
+def test_a_lock_is_given_back(unfinished: Path, data: DataSet) -> None:
+    assert not resume(open_run(unfinished), data).go_on(stop=lambda: True)
+    assert resume(open_run(unfinished), data).go_on()
+
+
+def test_two_of_one_process_do_not_train_in_a_folder_either(unfinished: Path) -> None:
+    with locked(unfinished), pytest.raises(RunError, match="another process is training here"), locked(unfinished):
+        pass
+
+
+def test_a_folder_that_is_gone_is_named(unfinished: Path, data: DataSet) -> None:
+    begun = resume(open_run(unfinished), data)
+    shutil.rmtree(unfinished)
+    with pytest.raises(RunError, match=re.escape(f"{unfinished}: cannot be trained in")):
+        begun.go_on()
+
+
+# What saves that were cut off have left
+
+
+def test_going_on_removes_what_a_killed_process_has_left(unfinished: Path, data: DataSet) -> None:
+    ours = [
+        "weights.0123456789abcdef.safetensors",
+        "optimizer.0123456789abcdef.safetensors",
+        ".model.json.0123456789abcdef.partial",
+        ".metrics.jsonl.0123456789abcdef.partial",
+        ".weights.0123456789abcdef.safetensors.0123456789abcdef.partial",
+    ]
+    mine = ["notes.txt", ".notes.partial", "data.safetensors"]
+    for name in ours + mine:
+        (unfinished / name).write_text("half")
+    resume(open_run(unfinished), data).go_on()
+    assert not set(ours) & contents(unfinished).keys()
+    assert set(mine) <= contents(unfinished).keys()
+    finished_model(open_run(unfinished))
+
+
+# Damage
+
+
+def test_runs_without_damage_are_used(originals: dict[str, Path], data: DataSet) -> None:
+    resume(open_run(originals["unfinished"]), data)
+    finished_model(open_run(originals["finished"]))
+    for path in originals.values():
+        use(path, data)
+
+
+def test_what_is_no_run_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path, tmp_path / "nothing", tmp_path / "file"):
+        with pytest.raises(RunError, match=re.escape(f"{path}: is no run, as it has no run.json")):
+            open_run(path)
+
+
+RUBBISH = {
+    "empty": b"",
+    "no text": b"\xff\xfe\x00\x01",
+    "zeros": bytes(3000),
+    "a list": b"[1, 2]",
+    "null": b"null",
+    "a number": b"1",
+    "another program's": b'{"model_type": "vit"}',
+    "nested too deep": b"[" * 100_000,
+    "an object nested too deep": b'{"a":' * 100_000,
+    "half a character": b'{"format": "memwrap run\xc3',
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize("rubbish", RUBBISH)
+def test_rubbish_instead_of_a_text_is_named(name: str, rubbish: str, run: Path, data: DataSet) -> None:
+    (run / name).write_bytes(RUBBISH[rubbish])
+    with pytest.raises(RunError, match=r"is damaged|is not of a memwrap run"):
+        use(run, data)
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_text_that_is_missing_is_named(name: str, run: Path, data: DataSet) -> None:
+    (run / name).unlink()
+    with pytest.raises(RunError, match=re.escape(name)):
+        use(run, data)
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_text_that_is_cut_off_anywhere_is_named(name: str, run: Path, data: DataSet) -> None:
+    content = (run / name).read_bytes()
+    for length in range(0, len(content), len(content) // 37):
+        (run / name).write_bytes(content[:length])
+        with pytest.raises(RunError, match="is damaged"):
+            use(run, data)
+
+
+PARTS = {"unfinished": ("weights", "probe", "optimizer"), "finished": ("weights", "probe", "memory")}
+
+
+@pytest.mark.parametrize(("kind", "part"), [(kind, part) for kind, parts in PARTS.items() for part in parts])
+@pytest.mark.parametrize("damage", ["missing", "cut off", "empty", "a byte changed", "longer", "a folder", "another"])
+def test_a_damaged_part_is_named(
+    kind: str, part: str, damage: str, originals: dict[str, Path], tmp_path: Path, data: DataSet
+) -> None:
+    path = Path(shutil.copytree(originals[kind], tmp_path / kind))
+    (file,) = path.glob(f"{part}.*.safetensors")
+    content = file.read_bytes()
+    file.unlink()
+    if damage == "a folder":
+        file.mkdir()
+    elif damage != "missing":
+        middle = len(content) // 2
+        changed = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+        others = {"cut off": content[:-9], "empty": b"", "a byte changed": changed, "longer": content + b"\0"}
+        (another,) = path.glob("probe.*" if part != "probe" else "weights.*")
+        file.write_bytes({**others, "another": another.read_bytes()}[damage])
+    with pytest.raises(RunError, match=re.escape(file.name)):
+        use(path, data)
+
+
+def edit(file: Path, keys: list[str], value: Any) -> None:
+    """Set one field of a JSON file; `del` takes it out."""
+    content = json.loads(file.read_text())
+    place = content
+    for key in keys[:-1]:
+        place = place[key]
+    if value is del_:
+        del place[keys[-1]]
+    else:
+        place[keys[-1]] = value
+    file.write_text(json.dumps(content))
+
+
+del_ = object()
+
+WRONG = [del_, None, 7, -1, 0.5, 10**30, "x", "", [], ["x"], [None], {}, {"x": 1}, True]
+
+
+def fields_of(content: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The keys that lead to every field of an object, and to the objects themselves."""
+    for key, value in content.items():
+        yield (*above, key)
+        if isinstance(value, dict):
+            yield from fields_of(value, (*above, key))
+
+
+@settings(max_examples=150)
+@given(
+    kind=st.sampled_from(["unfinished", "finished"]),
+    name=st.sampled_from(TEXTS),
+    field=st.integers(0, 99),
+    wrong=st.sampled_from(WRONG),
+)
+def test_whatever_a_field_holds_the_run_is_used_or_refused_in_words(
+    kind: str, name: str, field: int, wrong: Any, originals: dict[str, Path], data: DataSet
+) -> None:
+    file = originals[kind] / name
+    good = file.read_bytes()
+    fields = list(fields_of(json.loads(good)))
+    edit(file, list(fields[field % len(fields)]), wrong)
+    try:
+        use(originals[kind], data)
+    except RunError:
+        pass
+    finally:
+        file.write_bytes(good)
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "value", "message"),
+    [
+        ("run.json", ["format"], "memwrap model", "is not of a memwrap run"),
+        ("run.json", ["format_version"], 2, "has format version 2, made by memwrap 0.1.0"),
+        ("run.json", ["format_version"], "1", "has format version '1'; expected a number"),
+        ("run.json", ["format_version"], 0, "has format version 0; expected a number"),
+        ("run.json", ["settings", "colour"], "red", "unexpected keyword argument 'colour'"),
+        ("run.json", ["settings", "epochs"], None, "epochs is empty"),
+        ("run.json", ["settings", "epochs"], "2", "epochs is '2'; expected a whole number"),
+        ("run.json", ["settings", "variant"], "transformer", "variant is 'transformer'; expected one of"),
+        ("run.json", ["settings"], [1], "is incomplete or contradicts itself"),
+        ("run.json", ["settings"], del_, "KeyError: 'settings'"),
+        ("run.json", ["data", "fingerprint"], 5, "fingerprint is a int"),
+        ("run.json", ["data", "colour"], "red", "unexpected keyword argument 'colour'"),
+        ("run.json", ["classes"], "0123456789", "classes is a str"),
+        ("run.json", ["classes"], [0, 1], "a class is a int"),
+        ("splits.json", ["train"], del_, "KeyError: 'train'"),
+        ("splits.json", ["train"], [0, 1], "an image is in two splits, or in none"),
+        ("model.json", ["format_version"], 2, "has format version 2"),
+        ("model.json", ["training"], "yes", "training is a str"),
+        ("model.json", ["training", "progress"], del_, "KeyError: 'progress'"),
+        ("model.json", ["training", "progress", "step"], "2", "step is a str"),
+        ("model.json", ["training", "finished"], 0, "finished is a int"),
+        ("model.json", ["transform"], {"shape": [1], "mean": [0], "std": [1]}, "incomplete or contradicts itself"),
+    ],
+)
+def test_a_wrong_field_is_named(name: str, keys: list[str], value: Any, message: str, run: Path, data: DataSet) -> None:
+    edit(run / name, keys, value)
+    with pytest.raises(RunError, match=re.escape(message)):
+        use(run, data)
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "value"),
+    [
+        ("model.json", ["training", "progress", "step"], 1),
+        ("model.json", ["training", "progress", "step"], 4),  # of 4: the run would be finished
+        ("model.json", ["training", "progress", "step"], -2),
+        ("model.json", ["training", "progress", "seen"], 16),
+        ("model.json", ["training", "progress", "loss"], float("nan")),
+        ("model.json", ["training", "progress", "colour"], 1),
+        ("model.json", ["files", "optimizer"], del_),
+        ("run.json", ["settings", "optimizer"], "adamw"),
+        ("run.json", ["settings", "epochs"], 1),
+        ("run.json", ["settings", "batch_size"], 33),
+        ("run.json", ["settings", "memory_size"], 33),
+        ("run.json", ["settings", "remember"], 33),
+    ],
+)
+def test_a_state_that_does_not_go_with_the_settings_is_not_resumed(
+    name: str, keys: list[str], value: Any, unfinished: Path, data: DataSet
+) -> None:
+    edit(unfinished / name, keys, value)
+    run = open_run(unfinished)
+    with pytest.raises(RunError, match="its settings and the state of its training do not go together"):
+        resume(run, data)
+
+
+def test_a_model_without_the_state_of_its_training_cannot_be_resumed(unfinished: Path, data: DataSet) -> None:
+    edit(unfinished / "model.json", ["training"], del_)
+    with pytest.raises(RunError, match="holds a model without the state of its training; it cannot be resumed"):
+        resume(open_run(unfinished), data)
+
+
+def test_a_size_that_is_not_said_is_named(run: Path) -> None:
+    for size in (del_, None, [], 8, ["8", "8"], [0, 8]):
+        edit(run / "run.json", ["data", "conversion", "size"], size if size is not del_ else None)
+        with pytest.raises(RunError, match="does not say at what size its images were read"):
+            data_of(open_run(run))
+
+
+@settings(max_examples=100)
+@given(file=st.integers(0, 5), place=st.floats(0, 1, exclude_max=True), byte=st.integers(0, 255))
+def test_whatever_byte_is_damaged_the_run_is_used_or_refused_in_words(
+    file: int, place: float, byte: int, originals: dict[str, Path], data: DataSet
+) -> None:
+    for kind in ("unfinished", "finished"):
+        path = originals[kind]
+        names = (*TEXTS, *sorted(each.name for each in path.glob("*.safetensors")))
+        target = path / names[file]
+        good = target.read_bytes()
+        damaged = bytearray(good)
+        damaged[int(place * len(good))] = byte
+        target.write_bytes(damaged)
+        try:
+            use(path, data)
+        except RunError:
+            assert damaged != good
+        else:
+            assert file < 3 or damaged == good  # tensors are proved by their hashes
+        finally:
+            target.write_bytes(good)
+
+
+def test_a_json_file_that_cannot_be_written_is_named(run: Path) -> None:
+    with pytest.raises(SaveError, match=r"evaluation\.json: cannot be written"):
+        write_json(run / "no folder", "evaluation.json", {})
