@@ -43,7 +43,11 @@ def train(folder: Path, size: int, workers: int, steps: int, answer: "multiproce
 
     torch.set_num_threads(2)
     data = open_data(str(folder), size=size, workers=workers)
-    settings = settled(with_changes(recipe("default"), {"encoder": "tiny", "batch_size": BATCH_SIZE}, "benchmark"), len(data.train), data.classes)
+    settings = settled(
+        with_changes(recipe("default"), {"encoder": "tiny", "batch_size": BATCH_SIZE}, "benchmark"),
+        len(data.train),
+        data.classes,
+    )
     trainer = Trainer(new_model(settings, data.classes, data.train.images), data.train, settings)
     moments = trainer.moments()
     next(moments)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from memwrap import store
 from memwrap.architectures import describe
-from memwrap.checks import check_images
+from memwrap.checks import check_images, check_logits
 from memwrap.errors import InputError, SaveError, brief
 from memwrap.layer import MemoryWrap
 from memwrap.precision import exact_convolutions, exact_products, without_autocast
@@ -119,7 +119,9 @@ class EncoderModel(nn.Module):
         generator = torch.Generator().manual_seed(0)
         shapes = {"images": (2, *self.origin.image_shape), "memory": (3, *self.origin.image_shape)}
         probe = {name: torch.randn(shape, generator=generator).to(self.reference) for name, shape in shapes.items()}
-        return {**probe, "logits": self.probe_logits(probe)}
+        logits = self.probe_logits(probe)
+        check_logits(logits)  # now, as nobody could load such a model
+        return {**probe, "logits": logits}
 
     def _encode(self, images: Tensor, name: str) -> Tensor:
         """(N, channels, H, W) -> (N, D), or (B, M, channels, H, W) -> (B, M, D)"""

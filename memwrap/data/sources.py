@@ -28,6 +28,7 @@ def open_data(
     root: Path | None = None,
     size: int | None = None,
     fit: str = "crop",
+    channels: int = 3,
     skip_bad: bool = False,
     workers: int = 0,
     hold_bytes: int = 1 << 30,
@@ -46,7 +47,14 @@ def open_data(
     def read(path: Path) -> DataSet:
         with watched(progress, "reading images") as report:
             return read_folder(
-                path, size=size, fit=fit, skip_bad=skip_bad, workers=workers, hold_bytes=hold_bytes, progress=report
+                path,
+                size=size,
+                fit=fit,
+                channels=channels,
+                skip_bad=skip_bad,
+                workers=workers,
+                hold_bytes=hold_bytes,
+                progress=report,
             )
 
     if source not in PUBLISHED:

@@ -65,6 +65,7 @@ class RunTraining:
     def go_on(self, stop: Callable[[], bool] = lambda: False) -> bool:
         """Train until the end, which is True, or until `stop` says so between two steps. Either way all is saved."""
         with locked(self.run.path):
+            self._refuse_if_passed()
             store.tidy(self.run.path)
             try:
                 log.cut(self.run.path / METRICS, self.trainer.progress.step)
@@ -75,6 +76,12 @@ class RunTraining:
                 ) from error
             except NonFiniteError as error:  # outside of a step: in a validation, or at the end
                 raise self.trainer.diverged(str(error)) from error
+
+    def _refuse_if_passed(self) -> None:
+        """Between reading the run and locking it, another process may have trained on."""
+        state = training_state(self.run.path, read_model(self.run.path)[0])
+        if state is None or state["progress"]["step"] != self.trainer.progress.step:
+            raise RunError(f"{self.run.path}: another process has trained here meanwhile; --resume goes on from there")
 
     def _train(self, stop: Callable[[], bool]) -> bool:
         begun = saved = time.monotonic()

@@ -19,7 +19,15 @@ from memwrap.data.published import CINIC10, digits
 from memwrap.data.sources import PUBLISHED, ResizedImages, default_root, open_data, resized
 from memwrap.errors import DataError
 
-OPTIONS = {"size": None, "fit": "crop", "skip_bad": False, "workers": 0, "hold_bytes": 1 << 30, "progress": None}
+OPTIONS = {
+    "size": None,
+    "fit": "crop",
+    "channels": 3,
+    "skip_bad": False,
+    "workers": 0,
+    "hold_bytes": 1 << 30,
+    "progress": None,
+}
 
 
 class FolderReader:
@@ -84,7 +92,7 @@ def test_another_name_is_the_path_of_a_folder_or_zip(source: str, reader: Folder
 
 def test_options_reach_the_reader_of_folders(reader: FolderReader) -> None:
     Path("pictures").mkdir()
-    given = {"size": 64, "fit": "pad", "skip_bad": True, "workers": 3, "hold_bytes": 5}
+    given = {"size": 64, "fit": "pad", "channels": 1, "skip_bad": True, "workers": 3, "hold_bytes": 5}
     open_data("pictures", **given)  # type: ignore[arg-type]
     assert reader.calls == [(Path("pictures"), {**given, "progress": None})]
 

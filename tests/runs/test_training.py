@@ -15,7 +15,7 @@ import memwrap
 from memwrap import store
 from memwrap.data.labelled import DataSet
 from memwrap.data.published import digits
-from memwrap.errors import DataError, RunError, SettingsError
+from memwrap.errors import DataError, NonFiniteError, RunError, SettingsError
 from memwrap.runs import log, training
 from memwrap.runs.data import data_for, data_of
 from memwrap.runs.evaluation import evaluate_run, finished_model
@@ -459,3 +459,20 @@ def test_lines_of_the_log_can_be_read_while_the_run_goes_on(data: DataSet, tmp_p
 
     begin(path, data, SETTINGS, "default").go_on(stop)
     assert seen == [0, 1, 1, 2, 2]
+
+
+def test_a_run_that_another_process_has_passed_meanwhile_is_not_trained_again(data: DataSet, tmp_path: Path) -> None:
+    late = begin(tmp_path / "run", data, SETTINGS, "default")
+    assert resume(open_run(tmp_path / "run"), data).go_on()
+    with pytest.raises(RunError, match="another process has trained here meanwhile"):
+        late.go_on()
+    finished_model(open_run(tmp_path / "run"))
+
+
+def test_a_plain_classifier_that_diverged_does_not_replace_its_last_good_state(data: DataSet, tmp_path: Path) -> None:
+    begun = begin(tmp_path / "run", data, changed(variant="standard"), "default")
+    with torch.no_grad():
+        begun.model.layer.weight.fill_(float("nan"))
+    with pytest.raises(NonFiniteError):
+        begun.save()
+    assert resume(open_run(tmp_path / "run"), data).trainer.progress.step == 0
