@@ -1,25 +1,50 @@
 """memwrap gives any image classifier a memory: predictions that come with the training images that made them."""
 
-from memwrap import encoders
-from memwrap.attention import sparsemax
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from memwrap.errors import (
+    DataError,
     InputError,
     LoadError,
     MemwrapError,
     NoMemoryError,
     NonFiniteError,
+    RunError,
     SaveError,
+    SettingsError,
     StaleMemoryError,
+    TrainingError,
     WrapError,
 )
-from memwrap.layer import MemoryWrap, Reading
-from memwrap.loading import load
-from memwrap.memory import RememberedMemory
-from memwrap.model import MemoryClassifier
 from memwrap.version import __version__
-from memwrap.wrapping import wrap
+
+if TYPE_CHECKING:
+    from memwrap import encoders
+    from memwrap.attention import sparsemax
+    from memwrap.layer import MemoryWrap, Reading
+    from memwrap.loading import load
+    from memwrap.memory import RememberedMemory
+    from memwrap.model import MemoryClassifier
+    from memwrap.standard import StandardClassifier
+    from memwrap.transform import Transform
+    from memwrap.wrapping import wrap
+
+# Loaded when they are first asked for: torch takes seconds, and `memwrap --help` has no use for it.
+_HOMES = {
+    "MemoryClassifier": "memwrap.model",
+    "MemoryWrap": "memwrap.layer",
+    "Reading": "memwrap.layer",
+    "RememberedMemory": "memwrap.memory",
+    "StandardClassifier": "memwrap.standard",
+    "Transform": "memwrap.transform",
+    "load": "memwrap.loading",
+    "sparsemax": "memwrap.attention",
+    "wrap": "memwrap.wrapping",
+}
 
 __all__ = [
+    "DataError",
     "InputError",
     "LoadError",
     "MemoryClassifier",
@@ -29,8 +54,13 @@ __all__ = [
     "NonFiniteError",
     "Reading",
     "RememberedMemory",
+    "RunError",
     "SaveError",
+    "SettingsError",
     "StaleMemoryError",
+    "StandardClassifier",
+    "TrainingError",
+    "Transform",
     "WrapError",
     "__version__",
     "encoders",
@@ -38,3 +68,17 @@ __all__ = [
     "sparsemax",
     "wrap",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "encoders":
+        return import_module("memwrap.encoders")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'memwrap' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

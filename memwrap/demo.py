@@ -1,6 +1,5 @@
 """A comparison on embedded data: few digits, a small encoder, all variants, whoever wins."""
 
-import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ import torch
 
 from memwrap.data.labelled import DataSet, LabelledImages
 from memwrap.data.published import digits
-from memwrap.errors import RunError
+from memwrap.errors import RunError, SaveError
 from memwrap.recipes import DEFAULT, recipe
 from memwrap.runs.evaluation import evaluate_run, finished_model
 from memwrap.runs.folder import RECORD, open_run
@@ -41,18 +40,20 @@ def demo_settings(variant: str, seed: int) -> Settings:
 
 def compare(seeds: int, out: Path) -> Iterator[DemoResult]:
     """Train each variant with each seed, one result at a time; the first with a memory is kept as a run in `out`."""
-    _refuse_if_not_ours(out)
+    refuse_if_no_demo(out)
     data = digits()
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=".demo-") as scratch:
-        for seed in range(seeds):
-            for variant in reversed(VARIANTS):
-                path = Path(scratch) / f"{variant}-{seed}"
-                yield _train(path, data, variant, seed)
-                if (variant, seed) == ("memory_wrap", 0):
-                    _save_pictures(path, data)
-                    shutil.rmtree(out, ignore_errors=True)
-                    path.replace(out)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=out.parent, prefix=".demo-") as scratch:
+            for seed in range(seeds):
+                for variant in reversed(VARIANTS):
+                    path = Path(scratch) / f"{variant}-{seed}"
+                    yield _train(path, data, variant, seed)
+                    if (variant, seed) == ("memory_wrap", 0):
+                        _save_pictures(path, data)
+                        _put(path, out)
+    except OSError as error:
+        raise SaveError(f"{out}: cannot be written ({error})") from error
 
 
 def _train(path: Path, data: DataSet, variant: str, seed: int) -> DemoResult:
@@ -63,11 +64,19 @@ def _train(path: Path, data: DataSet, variant: str, seed: int) -> DemoResult:
     return DemoResult(variant, seed, scores["accuracy"], record["images"])
 
 
-def _refuse_if_not_ours(out: Path) -> None:
+def refuse_if_no_demo(out: Path) -> None:
+    """A folder that holds anything but an earlier demo is not replaced."""
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return
     if not (out / RECORD).exists() or open_run(out).recipe != DEMO:
         raise RunError(f"{out}: exists and is not an earlier demo; give another folder with --out")
+
+
+def _put(path: Path, out: Path) -> None:
+    """In the place of an earlier demo, which stays until the new one is whole."""
+    if out.exists():
+        out.replace(path.with_name("earlier"))
+    path.replace(out)
 
 
 def _save_pictures(path: Path, data: DataSet) -> None:

@@ -1,28 +1,61 @@
 """The commands."""
 
 import os
+import signal
 import sys
+import threading
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from memwrap.cli.flags import with_settings
+from memwrap.cli.failures import INTERRUPTED, report
+from memwrap.cli.flags import completing, with_settings
+from memwrap.recipes import RECIPES
 from memwrap.version import __version__
 
+
+class Commands(TyperGroup):
+    """The commands, which end in words where Ctrl-C stops them."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            typer.echo("memwrap: stopped", err=True)
+            raise typer.Exit(INTERRUPTED) from None
+
+
 app = typer.Typer(
+    cls=Commands,
     name="memwrap",
-    help="Image classifiers with a memory: every prediction comes with the training images that made it.",
+    help="Image classifiers with a memory: every prediction comes with the training images that made it.\n\n"
+    "[b]memwrap demo[/b] shows it on embedded digits; [b]memwrap train photos/ --out runs/photos[/b] is for your own "
+    "images. Each command has a --help.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     epilog="Exit codes: 0 done, 1 unexpected, 2 wrong usage or settings, 3 data that cannot be used, 4 a run that is "
-    "missing, damaged, taken or unfinished, 5 training that could not go on or be saved, 130 stopped by Ctrl-C.",
+    "missing, damaged, taken or unfinished, 5 training that could not go on or be saved, 130 stopped by Ctrl-C or "
+    "a kill.",
 )
 
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...; auto takes a GPU if there is one.")]
-Workers = Annotated[int, typer.Option(min=0, help="Processes that read images which do not fit into memory.")]
-Root = Annotated[Path | None, typer.Option(help="Where svhn, cifar10 and cinic10 lie, or are downloaded to.")]
+Workers = Annotated[
+    int, typer.Option(min=0, metavar="<int>", help="Processes that read images which do not fit into memory.")
+]
+HoldMegabytes = Annotated[
+    int,
+    typer.Option(
+        min=0, metavar="<int>", help="Images that need more memory than this are read anew in each epoch, by workers."
+    ),
+]
+Root = Annotated[
+    Path | None,
+    typer.Option(help="Where svhn, cifar10 and cinic10 lie, or are downloaded to.", show_default="MEMWRAP_DATA"),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, for scripts.")]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder that train made.", show_default=False)]
 
@@ -42,6 +75,7 @@ def train(
     data: Annotated[
         str | None,
         typer.Argument(
+            metavar="DATA",
             help="A folder of class folders (with or without train/ and test/), a zip of one, or "
             "digits, svhn, cifar10, cinic10.",
             show_default=False,
@@ -54,6 +88,7 @@ def train(
             help="Where settings start from: default, finetune (with --pretrained), frozen (with --freeze), or the "
             "paper's svhn, cifar10, cinic10. Those three are taken for the data sets of these names if left out.",
             show_default=False,
+            autocompletion=completing(RECIPES),
         ),
     ] = None,
     config: Annotated[
@@ -63,38 +98,45 @@ def train(
         bool, typer.Option("--resume", help="Go on with the run in --out, from where it was saved.")
     ] = False,
     data_root: Root = None,
+    hold_mb: HoldMegabytes = 1024,
     workers: Workers = 2,
     device: Device = "auto",
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write curves for TensorBoard, too.")] = False,
-    evaluate: Annotated[bool, typer.Option(help="Evaluate the finished run.")] = True,
+    skip_evaluation: Annotated[bool, typer.Option("--no-evaluate", help="Do not evaluate the finished run.")] = False,
     as_json: AsJson = False,
-    checkpoint_seconds: Annotated[float, typer.Option(min=0, help="How often the run is saved, at most.")] = 60.0,
+    checkpoint_seconds: Annotated[
+        float, typer.Option(min=0, metavar="<float>", help="How often the run is saved, at most.")
+    ] = 60.0,
     *,
     settings: dict[str, Any],
 ) -> None:
     """Train a classifier with a memory on your images.
 
     [b]memwrap train photos/ --out runs/photos[/b]
+    [b]memwrap train photos/ --out runs/tuned --encoder timm:resnet18 --pretrained[/b]
+    [b]memwrap train --resume --out runs/photos[/b]
 
-    photos/ holds a folder of images for each class. A fifth of them is set apart for the test, unless there are train/
-    and test/. Ctrl-C stops, and the same command with --resume goes on.
+    photos/ holds a folder of images for each class. A fifth of them is set
+    apart for the test, unless there are train/ and test/. Ctrl-C stops, and
+    --resume goes on.
     """
     from memwrap.cli import commands
 
     commands.train(
-        data,
-        out,
-        recipe,
-        config,
-        settings,
-        resume,
-        data_root,
-        workers,
-        device,
-        tensorboard,
-        evaluate,
-        as_json,
-        checkpoint_seconds,
+        data=data,
+        out=out,
+        recipe=recipe,
+        config=config,
+        settings=settings,
+        resume=resume,
+        data_root=data_root,
+        hold_mb=hold_mb,
+        workers=workers,
+        device=device,
+        tensorboard=tensorboard,
+        evaluate=not skip_evaluation,
+        as_json=as_json,
+        checkpoint_seconds=checkpoint_seconds,
     )
 
 
@@ -108,34 +150,57 @@ def evaluate(
         str | None,
         typer.Option(help="Judge the images of this folder or zip instead of the run's own.", show_default=False),
     ] = None,
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="Leave files of --data out that cannot be read as images.")
+    ] = False,
     run_data: Annotated[
         str | None, typer.Option(help="Where the run's own data lies now, if it has moved.", show_default=False)
     ] = None,
     split: Annotated[str, typer.Option(help="Which of the run's own images: test or validation.")] = "test",
     data_root: Root = None,
+    hold_mb: HoldMegabytes = 1024,
     workers: Workers = 2,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Judge a run: accuracy, how far its explanations can be trusted, calibration, confusions.
 
-    The record is kept as evaluation.json in the run's folder.
+    [b]memwrap evaluate runs/photos[/b]
+
+    The record is kept as evaluation.json in the run's folder, unless it is
+    of other --data.
     """
     from memwrap.cli import commands
 
-    commands.evaluate(run, data, run_data, split, data_root, workers, device, as_json)
+    commands.evaluate(
+        run,
+        data=data,
+        skip_bad=skip_bad,
+        run_data=run_data,
+        split=split,
+        data_root=data_root,
+        hold_mb=hold_mb,
+        workers=workers,
+        device=device,
+        as_json=as_json,
+    )
 
 
 @app.command()
 def predict(
     run: RunFolder,
-    images: Annotated[list[Path], typer.Argument(help="Image files, or folders of them.", show_default=False)],
+    images: Annotated[
+        list[Path], typer.Argument(metavar="IMAGE", help="Image files, or folders of them.", show_default=False)
+    ],
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Classify images: the class, its probability, and whether the model is unsure.
 
-    Unsure means that the memory image which counted most is one that the model itself puts into another class.
+    [b]memwrap predict runs/photos cat.jpg more/[/b]
+
+    Unsure means that the memory image which counted most is one that the
+    model itself puts into another class.
     """
     from memwrap.cli import commands
 
@@ -147,7 +212,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="Where the run is kept; an earlier demo there is replaced.")] = Path(
         "runs/demo"
     ),
-    seeds: Annotated[int, typer.Option(min=1, help="How often each variant is trained.")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, metavar="<int>", help="How often each variant is trained.")] = 3,
     as_json: AsJson = False,
 ) -> None:
     """Compare classifiers with and without a memory on a few embedded digits, in about a minute, without network."""
@@ -160,9 +225,19 @@ def main() -> None:
     """The program: runs a command and ends with its exit code."""
     arguments = sys.argv[1:]
     debug = "--debug" in arguments or bool(os.environ.get("MEMWRAP_DEBUG"))
+    _prepare_process()
+    if not debug and not sys.warnoptions:
+        warnings.simplefilter("ignore")  # of libraries, about their own lines; ours are printed
     try:
-        app([each for each in arguments if each != "--debug"])
+        app([each for each in arguments if each != "--debug"], prog_name="memwrap")
     except Exception as error:
-        from memwrap.cli.failures import report
-
         sys.exit(report(error, debug))
+
+
+def _prepare_process() -> None:
+    """A polite kill is as Ctrl-C, and what a terminal or file cannot show of a name is written in another way."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for stream in (sys.stdout, sys.stderr):
+        if reconfigure := getattr(stream, "reconfigure", None):
+            reconfigure(errors="backslashreplace")

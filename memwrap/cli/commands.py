@@ -1,25 +1,36 @@
 """What the commands do: call what lies below, and show what comes of it."""
 
 import json
+import os
+import shlex
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 import typer
-from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 
+from memwrap import encoders
 from memwrap.cli import show
 from memwrap.cli.failures import CODES, INTERRUPTED
-from memwrap.cli.watch import BarWatcher, LineWatcher, TensorBoardWatcher, duration, reading_bars, training_bar
+from memwrap.cli.watch import (
+    BarWatcher,
+    LineWatcher,
+    TensorBoardWatcher,
+    curve_writer,
+    duration,
+    reading_bars,
+    training_bar,
+)
 from memwrap.data.labelled import DataSet
 from memwrap.data.sources import PUBLISHED, open_data
-from memwrap.demo import EPOCHS, SAMPLES, DemoResult, compare
-from memwrap.errors import DataError, SettingsError
+from memwrap.demo import DemoResult, compare, demo_settings, refuse_if_no_demo
+from memwrap.encoders.registry import TIMM, timm_facts
+from memwrap.errors import DataError, SaveError, SettingsError
 from memwrap.metrics import mean_and_spread
 from memwrap.prediction import Prediction, predict_files
 from memwrap.recipes import DEFAULT, RECIPES
@@ -32,10 +43,11 @@ from memwrap.settings import VARIANTS, Settings, read_file, with_changes
 
 EVALUATION = "evaluation.json"
 
-errors = Console(stderr=True, soft_wrap=True)
+errors = show.plain_console(stderr=True)
 
 
 def train(
+    *,
     data: str | None,
     out: Path | None,
     recipe: str | None,
@@ -43,6 +55,7 @@ def train(
     settings: dict[str, Any],
     resume: bool,
     data_root: Path | None,
+    hold_mb: int,
     workers: int,
     device: str,
     tensorboard: bool,
@@ -53,24 +66,30 @@ def train(
     """See `memwrap train --help`."""
     if out is None:
         raise SettingsError("there is no --out; say where the run is to be kept, as in --out runs/photos")
-    place, bars = device_named(device), reading_bars(errors)
+    out, place = out.expanduser(), device_named(device)
+    if tensorboard:
+        curve_writer()  # before anything is made
+    reading: dict[str, Any] = {"workers": workers, "hold_bytes": hold_mb << 20, "progress": reading_bars(errors)}
     if resume:
         if settings or recipe or config:
             raise SettingsError("--resume goes on with the settings of the run; leave other settings out")
         run = open_run(out)
-        begun = training.resume(run, data_of(run, data, data_root, workers, progress=bars), place)
+        begun = training.resume(run, _data_again(run, data, data_root, reading), place)
     else:
         if data is None:
             raise SettingsError("there is no DATA; name a folder of class folders, a zip, or " + ", ".join(PUBLISHED))
+        _refuse_here(out)
         refuse_if_taken(out)
         name, wanted = chosen_settings(data, recipe, config, settings)
-        images = data_for(data, wanted, data_root, workers, progress=bars)
-        begun = training.begin(out, images, wanted, name, place)
-    _announce(begun)
+        _refuse_early(wanted)
+        begun = training.begin(out, data_for(data, wanted, data_root, **reading), wanted, name, place)
     begun.checkpoint_seconds = checkpoint_seconds
-    if tensorboard:
-        begun.watchers.append(TensorBoardWatcher(out / "tensorboard"))
-    _run_to_the_end(begun)
+    again = ["memwrap", "train", *([data] if resume and data else []), "--resume", "--out", str(out)]
+    again += ["--data-root", str(data_root)] if data_root else []
+    again += ["--device", device] if device != "auto" else []
+    again += ["--tensorboard"] if tensorboard else []
+    _announce(begun)
+    _run_to_the_end(begun, tensorboard, shlex.join(again))
     _conclude(begun, evaluate, as_json)
 
 
@@ -78,6 +97,8 @@ def chosen_settings(data: str, recipe: str | None, config: Path | None, flags: d
     """The recipe's name, and the settings: flags before the file, the file before the recipe."""
     in_file = {} if config is None else read_file(config)
     named = in_file.pop("recipe", None)
+    if named is not None and not isinstance(named, str):
+        raise SettingsError(f"{config}: recipe is {named!r}; expected one of {', '.join(RECIPES)}")
     name = recipe or named or _recipe_for(data, {**in_file, **flags})
     settings = recipe_named(name)
     # In one go: what holds together may come from both.
@@ -96,12 +117,40 @@ def _recipe_for(data: str, given: dict[str, Any]) -> str:
     return data if data in PUBLISHED and data in RECIPES else DEFAULT
 
 
+def _refuse_here(out: Path) -> None:
+    """The run takes the place of an empty folder; who stands in it would be left in one that is gone."""
+    if out.exists() and out.resolve() in (Path.cwd(), *Path.cwd().parents):
+        raise SettingsError(f"--out is {out}, the folder that you are in or one above it; name a new one in it")
+
+
+def _refuse_early(settings: Settings) -> None:
+    """What would fail anyway, but only when all images have been read."""
+    name = settings.encoder
+    if name is not None and name.startswith(TIMM):
+        timm_facts(name)
+    elif name is not None and name not in encoders.names():
+        raise SettingsError(f"encoder is {name!r}; expected one of {', '.join(encoders.names())}, or timm:NAME")
+    if settings.weights is not None and not Path(settings.weights).is_file():
+        raise SettingsError(f"weights is {settings.weights!r}; there is no such file")
+
+
+def _data_again(run: Run, source: str | None, root: Path | None, reading: dict[str, Any]) -> DataSet:
+    try:
+        return data_of(run, source, root, **reading)
+    except DataError as error:
+        again = f"memwrap train DATA --resume --out {shlex.quote(str(run.path))}"
+        raise DataError(f"{error}\nIf the run's data has moved: {again}") from error
+
+
 def evaluate(
     run: Path,
+    *,
     data: str | None,
+    skip_bad: bool,
     run_data: str | None,
     split: str,
     data_root: Path | None,
+    hold_mb: int,
     workers: int,
     device: str,
     as_json: bool,
@@ -109,43 +158,41 @@ def evaluate(
     """See `memwrap evaluate --help`."""
     if split not in ("test", "validation"):
         raise SettingsError(f"split is {split!r}; expected test or validation")
-    opened, bars = open_run(run), reading_bars(errors)
+    opened = open_run(run)
+    reading: dict[str, Any] = {"workers": workers, "hold_bytes": hold_mb << 20, "progress": reading_bars(errors)}
     model = finished_model(opened, device_named(device))
     own: DataSet | str
     try:
-        own = data_of(opened, run_data, data_root, workers, progress=bars)
+        own = data_of(opened, run_data, data_root, **reading)
     except DataError as error:
-        own = str(error)
+        own = f"{error}; if the run's data has moved, give --run-data"
     judged = None
     if data is not None:
-        given = open_data(
-            data, root=data_root, size=model.transform.shape[1], fit=model.transform.fit, workers=workers, progress=bars
-        )
+        size, fit = model.transform.shape[1], model.transform.fit
+        given = open_data(data, root=data_root, size=size, fit=fit, skip_bad=skip_bad, **reading)
+        _warn(*given.warnings)
         judged, split = labelled_like(opened, given, data), data
     record = evaluate_run(opened, model, own, judged, split)
-    if data is None and "images" in record:
-        write_json(run, EVALUATION, record)
-    if as_json:
-        print_json(record)
-    else:
-        show.evaluation(Console(soft_wrap=True), record)
+    _show_evaluation(record, as_json)
     if "images" not in record:
-        raise typer.Exit(CODES[DataError])
+        raise DataError(record["left_out"]["accuracy"])
+    if data is None:
+        _keep_evaluation(run, record)
 
 
 def predict(run: Path, images: list[Path], device: str, as_json: bool) -> None:
     """See `memwrap predict --help`."""
     model = finished_model(open_run(run), device_named(device))
-    console, results = Console(soft_wrap=True), []
+    console, results = show.plain_console(), []
     for result in predict_files(model, images):
         results.append(result)
-        if as_json:
-            continue
-        if isinstance(result, Prediction):
+        if not isinstance(result, Prediction):
+            errors.print(f"{result.path}: cannot be judged, {result.reason}")
+        elif not as_json:
             doubt = ", unsure" if result.uncertain else ""
-            console.print(escape(f"{result.path}: {result.name} ({result.probability:.1%}{doubt})"), highlight=False)
-        else:
-            errors.print(escape(f"{result.path}: cannot be judged, {result.reason}"), highlight=False)
+            console.print(f"{result.path}: {result.name} ({result.probability:.1%}{doubt})")
+    if not results:
+        raise DataError(f"there are no files in {', '.join(map(str, images))}; expected images")
     if as_json:
         print_json([asdict(result) for result in results])
     if not all(isinstance(result, Prediction) for result in results):
@@ -154,28 +201,30 @@ def predict(run: Path, images: list[Path], device: str, as_json: bool) -> None:
 
 def demo(out: Path, seeds: int, as_json: bool) -> None:
     """See `memwrap demo --help`."""
+    out, console, settings = out.expanduser(), show.plain_console(), demo_settings(VARIANTS[0], 0)
+    _refuse_here(out)
+    refuse_if_no_demo(out)
     results: list[DemoResult] = []
     errors.print(
-        f"training {len(VARIANTS)} variants on {SAMPLES} digits, {EPOCHS} epochs, {seeds} seeds ...", highlight=False
+        f"training {len(VARIANTS)} variants on {settings.samples} digits, {settings.epochs} epochs, {seeds} seeds ..."
     )
     for result in compare(seeds, out):
         results.append(result)
-        errors.print(f"  {result.variant}, seed {result.seed}: {show.percent(result.accuracy)}", highlight=False)
+        errors.print(f"  {result.variant}, seed {result.seed}: {show.percent(result.accuracy)}")
     summary = {
         variant: mean_and_spread([each.accuracy for each in results if each.variant == variant])
         for variant in reversed(VARIANTS)
     }
     if as_json:
-        print_json({"run": str(out), "results": [asdict(each) for each in results]})
+        means = {variant: {"mean": mean, "spread": spread} for variant, (mean, spread) in summary.items()}
+        print_json({"run": str(out), "results": [asdict(each) for each in results], "summary": means})
         return
-    console = Console(soft_wrap=True)
-    console.print(
-        f"accuracy on {results[0].test_images} other digits, mean and standard deviation of {seeds}:", highlight=False
-    )
+    console.print(f"accuracy on {results[0].test_images} other digits, mean and standard deviation of {seeds}:")
     for variant, (mean, spread) in summary.items():
-        console.print(f"  {variant:12} {show.percent(mean)} ± {100 * spread:.2f}", highlight=False)
-    console.print(f"\nA run with a memory is in {out}. Try:", highlight=False)
-    console.print(f"  memwrap predict {out} {out}/pictures\n  memwrap evaluate {out}", highlight=False)
+        console.print(f"  {variant:12} {show.percent(mean)} ± {100 * spread:.2f}")
+    console.print(f"\nA run with a memory is in {out}. Try:")
+    console.print("  " + shlex.join(["memwrap", "predict", str(out), str(out / "pictures")]))
+    console.print("  " + shlex.join(["memwrap", "evaluate", str(out)]))
 
 
 def device_named(name: str) -> torch.device:
@@ -184,8 +233,8 @@ def device_named(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
+        torch.empty(1, device=device).item()  # which a device without memory, as "meta", has not
+    except (RuntimeError, AssertionError, ImportError) as error:
         raise SettingsError(f"device is {name!r}, which cannot be used here; expected auto, cpu or cuda") from error
     return device
 
@@ -195,41 +244,44 @@ def print_json(content: Any) -> None:
     print(json.dumps(content, indent=2))
 
 
+def _warn(*warnings: str) -> None:
+    for warning in warnings:
+        errors.print(Text("warning:", style="yellow"), warning)
+
+
 def _announce(begun: training.RunTraining) -> None:
     run, images = begun.run, begun.trainer.plan.labels
-    for warning in run.data.warnings:
-        errors.print(f"[yellow]warning:[/yellow] {escape(warning)}", highlight=False)
+    _warn(*run.data.warnings)
     shape = "x".join(map(str, begun.model.transform.shape[1:]))
     errors.print(
         f"{len(images)} images of {len(run.classes)} classes at {shape}, {run.settings.encoder}, "
-        f"{run.settings.variant}, {run.settings.epochs} epochs on {begun.trainer.device.type}, recipe {run.recipe}",
-        highlight=False,
+        f"{run.settings.variant}, {run.settings.epochs} epochs on {begun.trainer.device.type}, recipe {run.recipe}"
     )
     if begun.trainer.progress.step:
-        errors.print(f"going on from step {begun.trainer.progress.step} of {begun.trainer.steps}", highlight=False)
+        errors.print(f"going on from step {begun.trainer.progress.step} of {begun.trainer.steps}")
     elif "flip" in run.settings.augment and run.recipe in (DEFAULT, "finetune"):
-        errors.print(
-            "images are mirrored at random; if left and right matter, name --augment without flip", highlight=False
-        )
+        errors.print("images are mirrored at random; if left and right matter, name --augment without flip")
 
 
-def _run_to_the_end(begun: training.RunTraining) -> None:
+def _run_to_the_end(begun: training.RunTraining, tensorboard: bool, again: str) -> None:
     """Train with a bar or a log; a first Ctrl-C stops between two steps, when all is saved."""
-    epochs = begun.run.settings.epochs
-    with _stop_on_signals() as stop:
-        if errors.is_terminal:
-            with training_bar(errors) as bar:
-                begun.watchers.append(BarWatcher(bar, epochs))
-                done = begun.go_on(stop)
-        else:
-            begun.watchers.append(LineWatcher(errors, epochs))
+    epochs, first = begun.run.settings.epochs, begun.trainer.progress.step + 1
+    try:
+        with ExitStack() as stack:
+            stop = stack.enter_context(_stop_on_signals())
+            if tensorboard:
+                begun.watchers.append(stack.enter_context(TensorBoardWatcher(begun.run.path / "tensorboard", first)))
+            if errors.is_terminal and not errors.is_dumb_terminal:
+                begun.watchers.append(BarWatcher(stack.enter_context(training_bar(errors)), epochs))
+            else:
+                begun.watchers.append(LineWatcher(errors, epochs))
             done = begun.go_on(stop)
+    except KeyboardInterrupt:
+        errors.print(f"stopped at once. Go on from the last step that was saved with:\n  {again}")
+        raise typer.Exit(INTERRUPTED) from None
     if not done:
-        errors.print(
-            f"stopped after step {begun.trainer.progress.step} of {begun.trainer.steps}; all is saved. Go on with: "
-            f"memwrap train --resume --out {begun.run.path}",
-            highlight=False,
-        )
+        step, steps = begun.trainer.progress.step, begun.trainer.steps
+        errors.print(f"stopped after step {step} of {steps}; all is saved. Go on with:\n  {again}")
         raise typer.Exit(INTERRUPTED)
 
 
@@ -242,7 +294,9 @@ def _stop_on_signals() -> Iterator[Callable[[], bool]]:
         if received:
             raise KeyboardInterrupt
         received.append(number)
-        errors.print("stopping after this step ...", highlight=False)
+        # Past rich and Python's buffers: this may have interrupted either while it held a lock.
+        with suppress(OSError):
+            os.write(2, b"\n" * errors.is_terminal + b"stopping after this step; once more stops at once\n")
 
     before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -257,10 +311,25 @@ def _conclude(begun: training.RunTraining, evaluate: bool, as_json: bool) -> Non
     result: dict[str, Any] = {"run": str(run.path), "seconds": begun.seconds, "steps": begun.trainer.steps}
     if evaluate and len(run.splits.test):
         record = evaluate_run(run, begun.model, begun.data, None, "test")
-        write_json(run.path, EVALUATION, record)
         result["evaluation"] = record
         if not as_json:
-            show.evaluation(Console(soft_wrap=True), record)
+            _show_evaluation(record, as_json)
+        _keep_evaluation(run.path, record)
     if as_json:
         print_json(result)
-    errors.print(f"trained in {duration(begun.seconds)}; the run is in {run.path}", highlight=False)
+    errors.print(f"trained in {duration(begun.seconds)}; the run is in {run.path}")
+
+
+def _show_evaluation(record: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json(record)
+    else:
+        show.evaluation(show.plain_console(), record)
+
+
+def _keep_evaluation(run: Path, record: dict[str, Any]) -> None:
+    """In the run's folder, if that can be written to: what was found has been shown anyway."""
+    try:
+        write_json(run, EVALUATION, record)
+    except SaveError as error:
+        _warn(str(error))

@@ -3,17 +3,17 @@
 import sys
 import traceback
 
-import torch
-
 from memwrap.errors import (
     DataError,
     InputError,
     LoadError,
     MemwrapError,
+    NonFiniteError,
     RunError,
     SaveError,
     SettingsError,
     TrainingError,
+    WrapError,
     brief,
 )
 
@@ -24,9 +24,11 @@ INTERRUPTED = 130  # as shells have it for Ctrl-C
 CODES: dict[type[MemwrapError], int] = {
     SettingsError: 2,
     InputError: 2,
+    WrapError: 2,  # encoder and size of the images do not go together
     DataError: 3,
     RunError: 4,
     LoadError: 4,
+    NonFiniteError: 5,
     TrainingError: 5,
     SaveError: 5,
 }
@@ -39,7 +41,7 @@ def report(error: BaseException, debug: bool) -> int:
     if isinstance(error, MemwrapError):
         print(f"memwrap: {error}", file=sys.stderr)
         return next((code for kind, code in CODES.items() if isinstance(error, kind)), UNEXPECTED)
-    if isinstance(error, torch.OutOfMemoryError):
+    if _is_out_of_memory(error):
         print(
             "memwrap: the GPU has too little memory; try a smaller --batch-size, --size or --encoder", file=sys.stderr
         )
@@ -47,3 +49,9 @@ def report(error: BaseException, debug: bool) -> int:
     hint = "" if debug else "; --debug shows where"
     print(f"memwrap: unexpected error, {brief(error)}{hint}", file=sys.stderr)
     return UNEXPECTED
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    import torch  # only now: a usage error should not wait for it
+
+    return isinstance(error, torch.OutOfMemoryError)

@@ -1,7 +1,7 @@
 """Every setting as a flag: made from `Settings`, so that there is one definition of each."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import fields
 from typing import Any, get_args, get_origin
 
@@ -35,7 +35,12 @@ def _parameters() -> list[inspect.Parameter]:
     for setting in fields(Settings):
         panel = PANELS.get(setting.name, panel)
         kind = _flag_type(TYPES[setting.name])
-        option = typer.Option(help=_words(setting), rich_help_panel=panel, show_default=False)
+        option = typer.Option(
+            help=_words(setting),
+            rich_help_panel=panel,
+            show_default=False,
+            autocompletion=completing(setting.metadata["choices"] or ()),
+        )
         annotation = kind | None
         found.append(
             inspect.Parameter(
@@ -46,6 +51,15 @@ def _parameters() -> list[inspect.Parameter]:
             )
         )
     return found
+
+
+def completing(values: Iterable[str]) -> Callable[[str], list[str]]:
+    """What a shell is told of a flag's values."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [value for value in values if value.startswith(incomplete)]
+
+    return complete
 
 
 def _annotated(annotation: Any, option: Any) -> Any:

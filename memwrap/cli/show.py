@@ -2,39 +2,55 @@
 
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
-MOST_CLASSES = 30  # in a confusion matrix; larger ones are in the record
+MOST_CLASSES = 30  # in the table of classes; of more, the worst
+WORST = 10
+SHORT = 6  # characters: names up to this are heads of columns, for others there are numbers
+LEAST_NAME = 24  # characters that a long name has in a line, at least
 
 # What each score is called in the record, and on the screen.
 _SCORES = {
     "accuracy": "accuracy",
     "explanation_accuracy": "explanation accuracy",
-    "counterfactual_share": "counterfactual on top, share",
-    "counterfactual_accuracy": "accuracy on these",
-    "example_accuracy": "accuracy on the others",
-    "majority_vote_accuracy": "accuracy of a plain majority vote",
+    "counterfactual_share": "counterfactual on top",
+    "counterfactual_accuracy": "  accuracy on these",
+    "example_accuracy": "  accuracy on the others",
+    "majority_vote_accuracy": "majority vote accuracy",
     "calibration_error": "calibration error",
 }
+# What the heads of columns mean; with drawn memories, by where they are drawn from.
+_REMEMBERED = "the memory of {} images that predict uses"
+_DRAWN = {
+    "training_subset": ("subset", "memories of {} drawn from the images trained on; mean ± deviation of {}"),
+    "whole_training_set": ("whole", "the same, drawn from all training images, also those not trained on"),
+}
+
+
+def plain_console(stderr: bool = False) -> Console:
+    """A console that shows text as it is: a class may be called [red] or :cat:. Lines are not broken."""
+    return Console(stderr=stderr, soft_wrap=True, markup=False, emoji=False, highlight=False)
 
 
 def evaluation(console: Console, record: dict[str, Any]) -> None:
     """Print what `evaluate_run` found."""
+    head, left_out = f"{record['run']}: {record['variant']}", dict(record["left_out"])
     if "images" in record:
-        console.print(f"{record['run']}: {record['variant']}, judged on {record['images']} {record['split']} images")
+        console.print(f"{head}, judged on {_judged(record)}\n")
         _scores(console, record)
         main = record.get("remembered") or record["standard"]
         _classes(console, record["classes"], main)
-        if len(record["classes"]) <= MOST_CLASSES:
-            _confusion(console, record["classes"], main["confusion"])
     else:
-        console.print(f"{record['run']}: {record['variant']}")
-    if record.get("memory"):
-        _memory(console, record["memory"])
-    for what, why in record["left_out"].items():
-        console.print(f"left out: {what} ({escape(why)})", highlight=False)
+        console.print(head)
+        left_out.pop("accuracy")  # which ends the command with an error
+    if memory := record.get("memory"):
+        own = memory["own_accuracy"]  # None: a single image is in no memory but itself
+        words = "" if own is None else f"; the model itself puts {percent(own, 1)} of them into their class"
+        console.print(f"memory: {memory['size']} images{words}")
+    for what, why in left_out.items():
+        console.print(f"left out: {what} ({why})")
 
 
 def percent(value: float | None, digits: int = 2) -> str:
@@ -42,55 +58,88 @@ def percent(value: float | None, digits: int = 2) -> str:
     return "-" if value is None else f"{100 * value:.{digits}f} %"
 
 
+def _judged(record: dict[str, Any]) -> str:
+    count, split = record["images"], record["split"]
+    return f"{count} {split} images" if split in ("test", "validation") else f"{count} images of {split}"
+
+
 def _scores(console: Console, record: dict[str, Any]) -> None:
-    table = Table("", box=None, pad_edge=False)
-    columns = []
+    columns: dict[str, dict[str, Any]] = {}
+    legend: dict[str, str] = {}
     if "standard" in record:
-        table.add_column("no memory", justify="right")
-        columns.append(record["standard"])
-    if "remembered" in record:
-        size = record["remembered"]["memory_size"]
-        table.add_column(f"remembered memory\n({size} images, as predict uses)", justify="right")
-        columns.append(record["remembered"])
+        columns["no memory"] = record["standard"]
+    if scores := record.get("remembered"):
+        columns["remembered"], legend["remembered"] = scores, _REMEMBERED.format(scores["memory_size"])
     for source, scores in record.get("drawn", {}).items():
-        title = f"memories of {scores['memory_size']} drawn from\nthe {source.replace('_', ' ')}"
-        table.add_column(title, justify="right")
-        columns.append(scores)
+        head, words = _DRAWN[source]
+        columns[head] = scores
+        legend[head] = words.format(scores["memory_size"], len(scores["accuracy"]["repeats"]))
+    table = _table("", *columns)
     for name, words in _SCORES.items():
-        if any(name in scores for scores in columns):
-            table.add_row(words, *(_cell(scores.get(name)) for scores in columns))
+        if any(name in scores for scores in columns.values()):
+            table.add_row(words, *(_cell(scores.get(name)) for scores in columns.values()))
     console.print(table)
+    for head, words in legend.items():
+        console.print(f"{head}: {words}")
+    console.print()
 
 
 def _cell(value: Any) -> str:
     if not isinstance(value, dict):
         return percent(value)
-    return (
-        percent(value["mean"]) if value["mean"] is None else f"{percent(value['mean'])} ± {100 * value['spread']:.2f}"
-    )
+    return percent(None) if value["mean"] is None else f"{percent(value['mean'])} ± {100 * value['spread']:.2f}"
 
 
 def _classes(console: Console, classes: list[str], scores: dict[str, Any]) -> None:
-    table = Table("class", box=None, pad_edge=False)
-    for title in ("images", "accuracy"):
-        table.add_column(title, justify="right")
-    for name, row, accuracy in zip(classes, scores["confusion"], scores["class_accuracies"], strict=True):
-        table.add_row(escape(name), str(sum(row)), percent(accuracy, 1))
+    """A row for each class, with how often it was taken for the others where that fits; else the worst of both."""
+    counts, accuracies = scores["confusion"], scores["class_accuracies"]
+    rows = list(range(len(classes)))
+    if len(classes) > MOST_CLASSES:
+        rows = sorted(rows, key=lambda row: 2.0 if accuracies[row] is None else accuracies[row])[:WORST]
+        console.print(f"the {WORST} worst of {len(classes)} classes; --json has all")
+    numbered = max(map(cell_len, classes)) > SHORT
+    names = [f"{row + 1} {name}" for row, name in enumerate(classes)] if numbered else classes
+    heads = [str(row + 1) for row in range(len(classes))] if numbered else classes
+    fits = len(classes) <= MOST_CLASSES and _fits(console.width, names, heads, counts)
+    table = _table("class", "images", "accuracy", *(heads if fits else []))
+    table.columns[0].no_wrap, table.columns[0].overflow = False, "fold"
+    for row in rows:
+        others = ["." if count == 0 else str(count) for count in counts[row]] if fits else []
+        name = names[row] if fits else classes[row]
+        table.add_row(name, str(sum(counts[row])), percent(accuracies[row], 1), *others)
     console.print(table)
+    if fits:
+        number = " of that number" if numbered else ""
+        console.print(f"on the right: how many images of a row were taken for the class{number}\n")
+    else:
+        _confusions(console, classes, counts)
 
 
-def _confusion(console: Console, classes: list[str], counts: list[list[int]]) -> None:
-    table = Table("is \\ taken for", box=None, pad_edge=False)
-    for name in classes:
-        table.add_column(escape(name), justify="right")
-    for name, row in zip(classes, counts, strict=True):
-        table.add_row(escape(name), *("." if count == 0 else str(count) for count in row))
-    console.print(table)
+def _fits(width: int, names: list[str], heads: list[str], counts: list[list[int]]) -> bool:
+    """Whether all classes have a column, and their names enough room beside them."""
+    columns = zip(heads, zip(*counts, strict=True), strict=True)
+    needed = sum(2 + max(cell_len(head), *(len(str(count)) for count in column)) for head, column in columns)
+    return width - needed - len("  images  accuracy") >= min(LEAST_NAME, max(map(cell_len, names)))
 
 
-def _memory(console: Console, memory: dict[str, Any]) -> None:
-    console.print(
-        f"memory: {memory['size']} images; the model itself puts {percent(memory['own_accuracy'], 1)} of them into "
-        "their class",
-        highlight=False,
-    )
+def _confusions(console: Console, classes: list[str], counts: list[list[int]]) -> None:
+    pairs = [
+        (count, classes[row], classes[column])
+        for row, others in enumerate(counts)
+        for column, count in enumerate(others)
+        if count and row != column
+    ]
+    for count, name, other in sorted(pairs, key=lambda pair: -pair[0])[:WORST]:
+        console.print(f"{count} x {name} taken for {other}")
+    if len(pairs) > WORST:
+        console.print(f"and {len(pairs) - WORST} other confusions, none more frequent")
+    console.print()
+
+
+def _table(label: str, *numbers: str) -> Table:
+    """Without lines; numbers to the right, and none broken."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column(label, no_wrap=True)
+    for head in numbers:
+        table.add_column(head, justify="right", no_wrap=True)
+    return table

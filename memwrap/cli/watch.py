@@ -1,5 +1,6 @@
 """How training shows itself: a bar on a terminal, lines in a log, curves in TensorBoard."""
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -16,11 +17,13 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.table import Column
 
 from memwrap.errors import SettingsError
 from memwrap.training.loop import Moment
 
-LOG_SECONDS = 10.0  # between two lines of a log, at least
+LOG_SECONDS = 10.0  # between the lines of two epochs in a log, at least
+STEP_SECONDS = 60.0  # without a line, until one comes within an epoch
 
 
 class BarWatcher:
@@ -29,34 +32,44 @@ class BarWatcher:
     def __init__(self, progress: Progress, epochs: int) -> None:
         self.progress, self.epochs = progress, epochs
         self.task: TaskID | None = None
-        self.accuracy = ""
+        self.accuracy = self.validation = ""
 
     def step(self, moment: Moment, images_per_second: float) -> None:
         if self.task is None:
             self.task = self.progress.add_task("training", total=moment.steps, completed=moment.step - 1, words="")
-        words = f"loss {moment.loss:.3f}  {self.accuracy}{images_per_second:.0f} images/s"
-        epoch = min(int(moment.epoch) + 1, self.epochs)
+        words = f"loss {moment.loss:.3f}  {self.accuracy}{self.validation}{images_per_second:.0f} images/s"
+        epoch = math.ceil(moment.epoch)
         self.progress.update(self.task, completed=moment.step, description=f"epoch {epoch}/{self.epochs}", words=words)
 
     def epoch(self, line: dict[str, Any]) -> None:
         self.accuracy = f"accuracy {line['accuracy']:.1%}  "
         if "validation_accuracy" in line:
-            self.accuracy += f"validation {line['validation_accuracy']:.1%}  "
+            self.validation = f"val {line['validation_accuracy']:.1%}  "
 
 
 class LineWatcher:
-    """A line now and then, for a log: after the first epoch, the last, and between them every few seconds."""
+    """A line now and then, for a log: after the first epoch, the last, and between them every few seconds.
+
+    Epochs that take minutes have lines within them.
+    """
 
     def __init__(self, console: Console, epochs: int) -> None:
         self.console, self.epochs = console, epochs
-        self.printed = float("-inf")
+        self.printed: float | None = None
+        self.begun = time.monotonic()
 
     def step(self, moment: Moment, images_per_second: float) -> None:
-        """Steps are not worth a line."""
+        now = time.monotonic()
+        if moment.finished_epoch is None and now - (self.printed or self.begun) >= STEP_SECONDS:
+            self.printed = now
+            self.console.print(
+                f"step {moment.step}/{moment.steps}  epoch {math.ceil(moment.epoch)}/{self.epochs}  "
+                f"loss {moment.loss:.4f}  {images_per_second:.0f} images/s"
+            )
 
     def epoch(self, line: dict[str, Any]) -> None:
         now = time.monotonic()
-        if now - self.printed < LOG_SECONDS and line["epoch"] != self.epochs:
+        if self.printed is not None and now - self.printed < LOG_SECONDS and line["epoch"] != self.epochs:
             return
         self.printed = now
         left = line["seconds"] * (self.epochs - line["epoch"]) / line["epoch"]
@@ -66,20 +79,25 @@ class LineWatcher:
         )
         if "validation_accuracy" in line:
             words += f"  validation {line['validation_accuracy']:.1%}"
-        self.console.print(words, highlight=False)
+        self.console.print(words)
+
+
+def curve_writer() -> Any:
+    """TensorBoard's class for it; a SettingsError where it is not installed."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise SettingsError(
+            "tensorboard is not installed: pip install 'memwrap[tensorboard]', or leave --tensorboard out"
+        ) from error
+    return SummaryWriter
 
 
 class TensorBoardWatcher:
-    """Curves in the run's folder."""
+    """Curves in the run's folder, until its context ends. What an earlier process wrote after `first` is void."""
 
-    def __init__(self, folder: Path) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise SettingsError(
-                "tensorboard is not installed: pip install 'memwrap[tensorboard]', or leave --tensorboard out"
-            ) from error
-        self.writer = SummaryWriter(str(folder))
+    def __init__(self, folder: Path, first: int) -> None:
+        self.writer = curve_writer()(str(folder), purge_step=first)
 
     def step(self, moment: Moment, images_per_second: float) -> None:
         self.writer.add_scalar("loss", moment.loss, moment.step)
@@ -91,12 +109,19 @@ class TensorBoardWatcher:
                 self.writer.add_scalar(name, line[name], line["step"])
         self.writer.flush()
 
+    def __enter__(self) -> "TensorBoardWatcher":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.writer.close()
+
 
 @contextmanager
 def training_bar(console: Console) -> Iterator[Progress]:
     """The bar that a BarWatcher renews."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[words]}"), TimeRemainingColumn())
-    with Progress(*columns, console=console) as progress:
+    words, left = TextColumn("{task.fields[words]}"), TimeRemainingColumn(table_column=Column(no_wrap=True))
+    # Where there is little room, only the bar itself becomes shorter.
+    with Progress(TextColumn("{task.description}"), BarColumn(), words, left, console=console) as progress:
         yield progress
 
 
@@ -106,7 +131,7 @@ def reading_bars(console: Console) -> Callable[[str], AbstractContextManager[Cal
     @contextmanager
     def bar(title: str) -> Iterator[Callable[[int, int | None], None]]:
         if not console.is_terminal:
-            console.print(f"{title} ...", highlight=False)
+            console.print(f"{title} ...")
             yield lambda _done, _total: None
             return
         count = DownloadColumn() if title.startswith("downloading") else MofNCompleteColumn()

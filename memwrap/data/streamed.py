@@ -82,9 +82,11 @@ def _until_enough(indices: Iterator[Tensor]) -> tuple[list[Tensor] | None, Itera
     return None, iter(first)
 
 
-def _ignore_ctrl_c(worker: int) -> None:
-    """Ctrl-C reaches all processes of a terminal; the one that trains saves first and then ends the workers."""
+def _ignore_signals(worker: int) -> None:
+    """Ctrl-C reaches all processes of a terminal, and many a kill all of a job; the one that trains saves first and
+    then ends the workers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def _by_workers(reader: _Reader, lists: Iterator[list[int]], workers: int) -> Iterator[Tensor | str]:
@@ -92,7 +94,7 @@ def _by_workers(reader: _Reader, lists: Iterator[list[int]], workers: int) -> It
     # A generator of its own: DataLoader would draw a seed from torch's, and later draws would depend on the workers.
     generator = torch.Generator()
     loader = DataLoader(
-        reader, batch_size=None, sampler=lists, num_workers=workers, generator=generator, worker_init_fn=_ignore_ctrl_c
+        reader, batch_size=None, sampler=lists, num_workers=workers, generator=generator, worker_init_fn=_ignore_signals
     )
     try:
         for batch in loader:

@@ -1,8 +1,12 @@
 """Names to classifiers: ours from a dictionary of builders, timm's behind the prefix `timm:`."""
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.client import HTTPException
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 from torch import nn
 
@@ -18,6 +22,8 @@ from memwrap.encoders.tiny import tiny
 from memwrap.errors import InputError, brief
 
 TIMM = "timm:"
+
+HUB_SECONDS = 5.0  # in which the hub of pretrained weights answers, or is not asked
 
 _BUILDERS: dict[str, Callable[[int, int], nn.Module]] = {
     "efficientnet_b0": efficientnet_b0,
@@ -84,7 +90,8 @@ def timm_facts(name: str) -> dict[str, Any]:
 def _create_timm(name: str, num_classes: int, channels: int, arguments: dict[str, Any]) -> nn.Module:
     timm = _timm_with(name)
     try:
-        classifier: nn.Module = timm.create_model(name, num_classes=num_classes, in_chans=channels, **arguments)
+        with _quick_to_fail(arguments):
+            classifier: nn.Module = timm.create_model(name, num_classes=num_classes, in_chans=channels, **arguments)
     except Exception as error:
         if not arguments.get("pretrained"):
             raise
@@ -93,6 +100,32 @@ def _create_timm(name: str, num_classes: int, channels: int, arguments: dict[str
             "as a file (--weights), or start without them"
         ) from error
     return classifier
+
+
+@contextmanager
+def _quick_to_fail(arguments: dict[str, Any]) -> Iterator[None]:
+    """Within this the hub's client uses what it has stored if the hub does not answer: it would try for a minute."""
+    if not arguments.get("pretrained") or "pretrained_cfg_overlay" in arguments:
+        yield
+        return
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = before or not _answers(constants.ENDPOINT)
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
+
+
+def _answers(url: str) -> bool:
+    try:
+        urlopen(Request(url, method="HEAD"), timeout=HUB_SECONDS).close()
+    except HTTPError:
+        return True
+    except (OSError, HTTPException):
+        return False
+    return True
 
 
 def _timm_with(name: str) -> Any:

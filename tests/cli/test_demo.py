@@ -1,0 +1,124 @@
+"""The demo: without network, all variants, what was measured, and a run that other commands take."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from memwrap import demo
+from memwrap.metrics import mean_and_spread
+from memwrap.settings import VARIANTS
+from tests.cli import NO_NETWORK, fails, record, run, run_apart, succeeds
+from tests.cli.conftest import Trained
+
+SHORT = "import memwrap.demo as demo; demo.SAMPLES, demo.EPOCHS = 40, 2"
+
+
+@pytest.fixture
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "SAMPLES", 40)
+    monkeypatch.setattr(demo, "EPOCHS", 2)
+
+
+def test_the_demo_needs_no_network(tmp_path: Path) -> None:
+    result = run_apart("demo", "--out", tmp_path / "demo", "--seeds", 1, before=NO_NETWORK + SHORT)
+    assert result.code == 0, result.err
+    assert "memory_wrap" in result.out
+    assert "blocked" not in result.err
+
+
+@pytest.mark.usefixtures("_short")
+def test_the_demo_compares_all_variants_and_prints_what_it_measured(tmp_path: Path) -> None:
+    result = succeeds("demo", "--out", tmp_path / "demo")
+    lines = re.findall(r"^  (\w+), seed (\d): (\d+\.\d\d) %$", result.err, re.MULTILINE)
+    assert sorted({(variant, seed) for variant, seed, _ in lines}) == sorted(
+        (variant, str(seed)) for variant in VARIANTS for seed in range(3)
+    )
+    assert "training 3 variants on 40 digits, 2 epochs, 3 seeds" in result.err
+    assert "mean and standard deviation of 3" in result.out
+    for variant in VARIANTS:
+        shown = re.search(rf"^  {variant} +(\d+\.\d\d) % ± (\d+\.\d\d)$", result.out, re.MULTILINE)
+        assert shown is not None
+        mean, spread = mean_and_spread([float(accuracy) for name, _, accuracy in lines if name == variant])
+        assert float(shown[1]) == pytest.approx(mean, abs=0.011), "of figures that are rounded"
+        assert float(shown[2]) == pytest.approx(spread, abs=0.011)
+
+
+@pytest.mark.usefixtures("_short")
+def test_the_demo_as_json_is_all_json(tmp_path: Path) -> None:
+    result = succeeds("demo", "--out", tmp_path / "demo", "--seeds", 2, "--json").json
+    assert result["run"] == str(tmp_path / "demo")
+    assert [(each["variant"], each["seed"]) for each in result["results"]] == [
+        (variant, seed) for seed in range(2) for variant in reversed(VARIANTS)
+    ]
+    for variant, summary in result["summary"].items():
+        accuracies = [each["accuracy"] for each in result["results"] if each["variant"] == variant]
+        assert (summary["mean"], summary["spread"]) == mean_and_spread(accuracies)
+
+
+@pytest.mark.usefixtures("_short")
+def test_the_run_of_the_demo_is_taken_by_the_commands_that_it_names(tmp_path: Path) -> None:
+    out = tmp_path / "demo"
+    measured = succeeds("demo", "--out", out, "--seeds", 1, "--json").json["results"]
+    shown = succeeds("demo", "--out", out, "--seeds", 1).out
+    assert f"  memwrap predict {out} {out}/pictures\n  memwrap evaluate {out}\n" in shown
+    assert len(succeeds("predict", out, out / "pictures").out.splitlines()) == demo.PICTURES
+    evaluated = succeeds("evaluate", out, "--json").json
+    (own,) = [each for each in measured if each["variant"] == "memory_wrap"]
+    assert (evaluated["remembered"]["accuracy"], evaluated["images"]) == (own["accuracy"], own["test_images"])
+
+
+@pytest.mark.usefixtures("_short")
+def test_the_demo_can_be_run_again_at_once_and_leaves_one_run(tmp_path: Path) -> None:
+    out = tmp_path / "runs" / "demo"
+    first = succeeds("demo", "--out", out, "--seeds", 1, "--json").json
+    (out / "left.txt").write_text("by an earlier demo's user")
+    second = succeeds("demo", "--out", out, "--seeds", 1, "--json").json
+    assert first["results"] == second["results"]
+    assert [path.name for path in out.parent.iterdir()] == ["demo"]
+    assert not (out / "left.txt").exists()
+    assert record(out)["recipe"] == "demo"
+
+
+@pytest.mark.usefixtures("_short")
+def test_an_earlier_demo_stays_if_a_new_one_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "demo"
+    succeeds("demo", "--out", out, "--seeds", 1)
+    before = record(out, "model.json")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(demo, "_save_pictures", full)
+    message = fails(5, "demo", "--out", out, "--seeds", 1)
+    assert f"{out}: cannot be written ([Errno 28] No space left on device)" in message
+    assert record(out, "model.json") == before
+    assert [path.name for path in tmp_path.iterdir()] == ["demo"]
+
+
+def test_what_is_no_demo_is_not_replaced(trained: Trained, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "precious").touch()
+    (tmp_path / "file").write_text("precious")
+    for place in (trained.run, tmp_path / "folder", tmp_path / "file"):
+        message = fails(4, "demo", "--out", place)
+        assert message == f"memwrap: {place}: exists and is not an earlier demo; give another folder with --out\n"
+    assert (tmp_path / "folder" / "precious").exists()
+    assert (tmp_path / "file").read_text() == "precious"
+    assert (trained.run / "run.json").exists()
+
+
+@pytest.mark.usefixtures("_short")
+def test_an_empty_folder_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "demo").mkdir()
+    assert run("demo", "--out", tmp_path / "demo", "--seeds", 1).code == 0
+
+
+def test_a_place_that_cannot_be_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert "cannot be written" in fails(5, "demo", "--out", tmp_path / "file" / "demo")
+
+
+def test_the_folder_that_one_stands_in_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "the folder that you are in" in fails(2, "demo", "--out", ".")

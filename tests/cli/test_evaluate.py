@@ -1,0 +1,186 @@
+"""Judging a run: the record, the table, other data, and what is left out when the run's own is gone."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from memwrap.cli import commands
+from memwrap.errors import SaveError
+from tests.cli import QUICK, fails, photos, record, run, succeeds
+from tests.cli.conftest import Trained
+
+
+@pytest.fixture
+def moved(trained: Trained, tmp_path: Path) -> Trained:
+    """A run whose data is no longer where it was."""
+    data = shutil.copytree(trained.data, tmp_path / "photos")
+    out = tmp_path / "run"
+    succeeds("train", data, "--out", out, *QUICK)
+    return Trained(out, data.rename(tmp_path / "elsewhere"))
+
+
+def test_the_record_is_shown_and_kept(trained: Trained, tmp_path: Path) -> None:
+    copy = shutil.copytree(trained.run, tmp_path / "copy")
+    (copy / "evaluation.json").unlink()
+    result = succeeds("evaluate", copy)
+    assert result.out.startswith(f"{copy}: memory_wrap, judged on 4 test images\n")
+    for words in ("accuracy", "explanation accuracy", "counterfactual on top", "calibration error"):
+        assert words in result.out
+    assert "left out: drawn from the whole training set (the run was trained on all of it)" in result.out
+    assert record(copy, "evaluation.json")["images"] == 4
+
+
+def test_evaluating_again_finds_what_training_found(trained: Trained) -> None:
+    assert succeeds("evaluate", trained.run, "--json").json == record(trained.run, "evaluation.json")
+
+
+def test_json_is_the_record_and_nothing_else(trained: Trained) -> None:
+    result = succeeds("evaluate", trained.run, "--json")
+    assert result.json["classes"] == ["cat", "dog"]
+    assert result.json["remembered"]["memory_size"] == 16
+    assert len(result.json["drawn"]["training_subset"]["accuracy"]["repeats"]) == 5
+    assert result.err == "reading images ...\n"
+
+
+def test_images_that_are_not_held_in_memory_are_judged_alike(trained: Trained) -> None:
+    held = succeeds("evaluate", trained.run, "--json").json
+    assert succeeds("evaluate", trained.run, "--json", "--hold-mb", 0, "--workers", 0).json == held
+
+
+def test_a_classifier_without_memory_has_one_column(data: Path, out: Path) -> None:
+    result = succeeds("train", data, "--out", out, *QUICK, "--variant", "standard")
+    assert "no memory" in result.out
+    assert "explanation" not in result.out
+    assert "memory:" not in result.out
+
+
+def test_the_validation_images_can_be_judged(data: Path, out: Path) -> None:
+    succeeds("train", data, "--out", out, *QUICK, "--validation", 6, "--no-evaluate")
+    assert succeeds("evaluate", out, "--split", "validation", "--json").json["images"] == 6
+    assert "judged on 6 validation images" in run("evaluate", out, "--split", "validation").out
+
+
+def test_images_that_were_not_set_apart_cannot_be_judged(trained: Trained) -> None:
+    message = fails(3, "evaluate", trained.run, "--split", "validation")
+    assert "the run has no validation images; train with --validation to set some apart, or give --data" in message
+
+
+def test_only_test_and_validation_are_splits(trained: Trained) -> None:
+    assert "split is 'train'; expected test or validation" in fails(2, "evaluate", trained.run, "--split", "train")
+
+
+# other data
+
+
+def test_another_folder_can_be_judged_which_changes_no_record(trained: Trained, tmp_path: Path) -> None:
+    before = record(trained.run, "evaluation.json")
+    other = photos(tmp_path / "other", count=3, seed=50)
+    result = succeeds("evaluate", trained.run, "--data", other)
+    assert f"judged on 6 images of {other}" in result.out
+    assert "drawn from" in result.out, "the run's own data is there, too"
+    assert record(trained.run, "evaluation.json") == before
+
+
+def test_labels_of_another_folder_are_those_of_the_run(trained: Trained, tmp_path: Path) -> None:
+    """There, dog is the second class, here the first of two in other order."""
+    other = photos(tmp_path / "other", classes=("dog", "aardvark"))
+    shutil.rmtree(other / "aardvark")
+    shutil.copytree(trained.data / "cat", other / "cat")
+    shutil.rmtree(other / "dog")
+    shutil.copytree(trained.data / "dog", other / "dog")
+    scores = succeeds("evaluate", trained.run, "--data", other, "--json").json["remembered"]
+    own = photos(tmp_path / "own")
+    assert (
+        scores["accuracy"] == succeeds("evaluate", trained.run, "--data", own, "--json").json["remembered"]["accuracy"]
+    )
+
+
+def test_classes_that_the_run_does_not_know_are_named(trained: Trained, tmp_path: Path) -> None:
+    other = photos(tmp_path / "other", classes=("cat", "zebra"))
+    message = fails(3, "evaluate", trained.run, "--data", other)
+    assert "has classes that the run does not know (zebra); it knows cat, dog" in message
+
+
+def test_bad_files_of_another_folder_can_be_left_out(trained: Trained, tmp_path: Path) -> None:
+    other = photos(tmp_path / "other")
+    (other / "cat" / "bad.png").write_text("no picture")
+    assert "cat/bad.png" in fails(3, "evaluate", trained.run, "--data", other)
+    result = succeeds("evaluate", trained.run, "--data", other, "--skip-bad")
+    assert "warning: 1 files are left out" in result.err
+    assert "judged on 20 images" in result.out
+
+
+# without the run's own data
+
+
+def test_without_the_data_nothing_can_be_judged_but_the_memory(moved: Trained) -> None:
+    before = record(moved.run, "evaluation.json")
+    result = run("evaluate", moved.run)
+    assert result.code == 3
+    assert "memory: 16 images; the model itself puts" in result.out
+    assert result.err.startswith("memwrap: no images to judge: ")
+    assert "give --run-data" in result.err
+    assert record(moved.run, "evaluation.json") == before
+
+
+def test_without_the_data_json_says_what_is_left_out(moved: Trained) -> None:
+    result = run("evaluate", moved.run, "--json")
+    assert result.code == 3
+    assert "no images to judge" in result.json["left_out"]["accuracy"]
+    assert result.json["memory"]["size"] == 16
+
+
+def test_without_the_data_other_images_are_judged_and_the_rest_is_left_out(moved: Trained, tmp_path: Path) -> None:
+    other = photos(tmp_path / "other", seed=50)
+    result = succeeds("evaluate", moved.run, "--data", other)
+    assert "judged on 20 images" in result.out
+    assert "left out: drawn from the training subset (" in result.out
+    assert "subset:" not in result.out
+
+
+def test_data_that_has_moved_can_be_named(moved: Trained) -> None:
+    result = succeeds("evaluate", moved.run, "--run-data", moved.data)
+    assert "judged on 4 test images" in result.out
+
+
+def test_data_that_has_changed_is_not_taken_for_the_runs_own(moved: Trained) -> None:
+    photos(moved.data, count=1, seed=99)
+    result = run("evaluate", moved.run, "--run-data", moved.data)
+    assert result.code == 3
+    assert "images were added, removed, changed or renamed since" in result.err
+
+
+# what surrounds it
+
+
+def test_a_run_that_cannot_be_written_to_is_judged_all_the_same(
+    trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise SaveError("evaluation.json: cannot be written (Read-only file system)")
+
+    monkeypatch.setattr(commands, "write_json", refuse)
+    result = succeeds("evaluate", trained.run)
+    assert "judged on 4 test images" in result.out
+    assert "warning: evaluation.json: cannot be written (Read-only file system)" in result.err
+
+
+ODD = ("[red]x", "<b>", ":cat:", "[/]")
+
+
+def test_odd_names_show_as_they_are(tmp_path: Path) -> None:
+    data = photos(tmp_path / "[blue]photos", classes=(*ODD[:3], "back\\"), count=6)
+    out = tmp_path / "[bold]run"
+    trained = succeeds("train", data, "--out", out, *QUICK, "--memory-size", 4, "--remember", 4)
+    for shown in (trained.out, succeeds("evaluate", out).out):
+        assert f"{out}: memory_wrap" in shown
+        for name in (*ODD[:3], "back\\"):
+            assert any(line.startswith(f"{name} ") for line in shown.splitlines()), name
+    predicted = succeeds("predict", out, data / "<b>").out
+    assert all(line.startswith(f"{data}/<b>/") for line in predicted.splitlines())
+
+
+def test_what_is_no_run_is_told(trained: Trained, tmp_path: Path) -> None:
+    for path in (trained.data, tmp_path / "nowhere"):
+        assert "is no run, as it has no run.json; memwrap train --out makes one" in fails(4, "evaluate", path)

@@ -1,0 +1,128 @@
+"""What a failing command prints, and the number that it ends with."""
+
+import re
+import warnings
+
+import pytest
+import torch
+
+from memwrap import errors
+from memwrap.cli import commands
+from memwrap.cli.failures import CODES, report
+from tests.cli import Result, run, run_apart
+from tests.cli.conftest import Trained
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.SettingsError, 2),
+        (errors.InputError, 2),
+        (errors.WrapError, 2),
+        (errors.DataError, 3),
+        (errors.RunError, 4),
+        (errors.LoadError, 4),
+        (errors.TrainingError, 5),
+        (errors.SaveError, 5),
+        (errors.NonFiniteError, 5),
+        (errors.NoMemoryError, 1),
+    ],
+)
+def test_each_error_has_its_code_and_is_told_in_its_words(
+    error: type[errors.MemwrapError], code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert report(error("the cat is on the mat"), debug=False) == code
+    assert capsys.readouterr().err == "memwrap: the cat is on the mat\n"
+
+
+def test_the_help_explains_every_code() -> None:
+    words = " ".join(run("--help").out.split())
+    told = re.search(r"Exit codes: (.*)", words)
+    assert told is not None
+    assert {int(code) for code in re.findall(r"\b(\d+) ", told[1])} == {0, 1, 130, *CODES.values()}
+
+
+def test_too_little_memory_on_a_gpu_says_what_to_make_smaller(capsys: pytest.CaptureFixture[str]) -> None:
+    assert report(torch.OutOfMemoryError("CUDA"), debug=False) == 1
+    assert "--batch-size" in capsys.readouterr().err
+
+
+def broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("the reason\nand more")
+
+    monkeypatch.setattr(commands, "predict", fail)
+
+
+def test_an_unexpected_error_is_one_line_that_leads_to_debug(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken(monkeypatch)
+    result = run("predict", "run", "image.png")
+    assert result == Result(1, "", "memwrap: unexpected error, ZeroDivisionError: the reason; --debug shows where\n")
+
+
+@pytest.mark.parametrize("place", [0, 1, 2, 3])
+def test_debug_shows_the_traceback_wherever_it_stands(monkeypatch: pytest.MonkeyPatch, place: int) -> None:
+    broken(monkeypatch)
+    words = ["predict", "run", "image.png"]
+    words.insert(place, "--debug")
+    result = run(*words)
+    assert result.code == 1
+    assert "Traceback (most recent call last)" in result.err
+    assert "in fail" in result.err
+
+
+def test_debug_may_be_asked_for_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MEMWRAP_DEBUG", "1")
+    assert "Traceback" in run("evaluate", "nowhere").err
+
+
+def test_debug_changes_no_code(trained: Trained) -> None:
+    result = run("evaluate", trained.data, "--debug")
+    assert result.code == 4
+    assert "Traceback" in result.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["nonsense"],
+        ["train", "--nonsense"],
+        ["train", "data", "--epochs", "many"],
+        ["train", "data", "--workers", "-1"],
+        ["evaluate"],
+        ["predict", "run"],
+        ["demo", "--seeds", "0"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_ends_with_2(words: list[str]) -> None:
+    result = run(*words)
+    assert result.code == 2
+    assert "Usage: memwrap" in result.err + result.out
+    assert "Traceback" not in result.err
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_warnings_of_libraries_are_for_those_who_look_for_faults(
+    monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder, debug: bool
+) -> None:
+    monkeypatch.setattr(commands, "predict", lambda *_: warnings.warn("deep inside", stacklevel=1))
+    run("predict", "run", "image.png", *["--debug"] * debug)
+    assert [str(each.message) for each in recwarn] == ["deep inside"] * debug
+
+
+def test_ctrl_c_outside_of_training_ends_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(commands, "predict", interrupted)
+    assert run("predict", "run", "image.png") == Result(130, "", "memwrap: stopped\n")
+
+
+def test_what_a_stream_cannot_show_is_written_in_another_way() -> None:
+    result = run_apart(
+        "predict", "run", "x", before="import memwrap.cli.commands as c; c.predict = lambda *_: print('±')",
+        PYTHONIOENCODING="ascii",
+    )  # fmt: skip
+    assert result == Result(0, "\\xb1\n", "")

@@ -1,0 +1,242 @@
+"""Training from the command line: what is made, what is said, and what goes where."""
+
+import shlex
+import shutil
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+from memwrap.cli import commands
+from tests.cli import QUICK, Result, fails, photos, record, run, same_weights, succeeds
+from tests.cli.conftest import Trained
+from tests.data.test_download import Server
+from tests.data.test_download import server as server  # the fixture
+from tests.data.test_published import svhn_server as svhn_server  # likewise
+
+
+def test_a_folder_of_images_becomes_a_run(data: Path, out: Path) -> None:
+    result = succeeds("train", data, "--out", out, *QUICK)
+    assert record(out)["classes"] == ["cat", "dog"]
+    assert record(out)["recipe"] == "default"
+    assert record(out, "evaluation.json")["images"] == 4
+    assert "judged on 4 test images" in result.out
+    assert f"the run is in {out}" in result.err
+
+
+def test_the_log_tells_what_is_trained_and_how_it_goes_on(data: Path, out: Path) -> None:
+    lines = succeeds("train", data, "--out", out, "--encoder", "tiny", "--epochs", "7").err.splitlines()
+    assert lines[0] == "reading images ..."
+    assert lines[1] == "16 images of 2 classes at 8x8, tiny, memory_wrap, 7 epochs on cpu, recipe default"
+    assert "name --augment without flip" in lines[2]
+    epochs = [line for line in lines if line.startswith("epoch")]
+    assert [line.split()[1] for line in epochs] == ["1/7", "7/7"]
+    for word in ("loss", "accuracy", "images/s", "left"):
+        assert all(word in line for line in epochs)
+    assert not any(ord(character) < 32 for line in lines for character in line)
+
+
+def test_json_on_stdout_is_all_json_and_the_rest_goes_to_stderr(data: Path, out: Path) -> None:
+    result = succeeds("train", data, "--out", out, *QUICK, "--json")
+    assert result.json["run"] == str(out)
+    assert result.json["steps"] == 2
+    assert result.json["evaluation"] == record(out, "evaluation.json")
+    assert "epoch 2/2" in result.err
+
+
+def test_the_evaluation_can_be_left_out(data: Path, out: Path) -> None:
+    result = succeeds("train", data, "--out", out, *QUICK, "--no-evaluate", "--json")
+    assert "evaluation" not in result.json
+    assert not (out / "evaluation.json").exists()
+
+
+def test_without_test_images_nothing_is_evaluated(data: Path, out: Path) -> None:
+    result = succeeds("train", data, "--out", out, *QUICK, "--test", "0")
+    assert result.out == ""
+    assert f"the run is in {out}" in result.err
+
+
+def test_a_zip_gives_the_same_run_as_its_folder(data: Path, tmp_path: Path) -> None:
+    archive = shutil.make_archive(str(tmp_path / "photos"), "zip", data)
+    for source, out in ((data, "folder"), (archive, "zip")):
+        succeeds("train", source, "--out", tmp_path / out, *QUICK, "--no-evaluate")
+    assert same_weights(tmp_path / "folder", tmp_path / "zip")
+
+
+def test_the_same_command_gives_the_same_weights_and_another_seed_gives_others(data: Path, tmp_path: Path) -> None:
+    for out, seed in (("one", 0), ("two", 0), ("three", 1)):
+        succeeds("train", data, "--out", tmp_path / out, *QUICK, "--no-evaluate", "--seed", seed)
+    assert same_weights(tmp_path / "one", tmp_path / "two")
+    assert not same_weights(tmp_path / "one", tmp_path / "three")
+
+
+def test_images_that_are_not_held_in_memory_give_the_same_weights(data: Path, tmp_path: Path) -> None:
+    """Both by this process and by workers, which begin with 256 images asked for."""
+    for out, flags in (("held", ()), ("alone", ("--hold-mb", 0, "--workers", 0)), ("workers", ("--hold-mb", 0))):
+        flags = ("--encoder", "tiny", "--epochs", 20, "--no-evaluate", *flags)
+        succeeds("train", data, "--out", tmp_path / out, *flags)
+        assert record(tmp_path / out)["data"]["conversion"]["held"] is (out == "held")
+    assert same_weights(tmp_path / "held", tmp_path / "alone")
+    assert same_weights(tmp_path / "held", tmp_path / "workers")
+
+
+def test_a_published_name_is_fetched_and_takes_the_papers_recipe(
+    svhn_server: Server, tmp_path: Path, out: Path
+) -> None:
+    """Of which only sizes are changed: the server has six images."""
+    sizes = ["--validation", 0, "--batch-size", 2, "--memory-size", 2, "--remember", 2]
+    result = succeeds("train", "svhn", "--data-root", tmp_path / "data", "--out", out, *QUICK, *sizes)
+    assert record(out)["recipe"] == "svhn"
+    assert record(out)["settings"]["mean"] == [0.485, 0.456, 0.406]
+    assert "downloading train_32x32.mat ..." in result.err
+    assert "judged on 3 test images" in result.out
+    assert "judged on 3 test images" in succeeds("evaluate", out).out, "the run knows where the data lies"
+
+
+def test_an_embedded_data_set_takes_the_default_recipe(out: Path) -> None:
+    succeeds("train", "digits", "--out", out, "--samples", 40, "--epochs", 1, "--no-evaluate")
+    assert record(out)["recipe"] == "default"
+    assert record(out)["settings"]["encoder"] == "tiny"
+    assert "flip" not in record(out)["settings"]["augment"]
+
+
+def test_a_frozen_encoder_takes_its_recipe(data: Path, out: Path) -> None:
+    succeeds("train", data, "--out", out, "--encoder", "tiny", "--freeze", "--epochs", 1, "--no-evaluate")
+    assert record(out)["recipe"] == "frozen"
+
+
+def test_warnings_about_the_data_come_before_training(data: Path, out: Path) -> None:
+    shutil.copy(data / "cat" / "0.png", data / "dog" / "99.png")
+    lines = succeeds("train", data, "--out", out, *QUICK).err.splitlines()
+    warnings = [line for line in lines if line.startswith("warning:")]
+    assert any("2 training images have the pixels of one in another class" in line for line in warnings)
+    assert lines.index(warnings[-1]) < next(index for index, line in enumerate(lines) if line.startswith("epoch"))
+
+
+def test_a_new_folder_may_lie_in_others_that_do_not_exist_yet(data: Path, tmp_path: Path) -> None:
+    succeeds("train", data, "--out", tmp_path / "a" / "b" / "run", *QUICK, "--no-evaluate")
+    assert (tmp_path / "a" / "b" / "run" / "run.json").exists()
+    assert [path.name for path in (tmp_path / "a" / "b").iterdir()] == ["run"]
+
+
+def test_an_empty_folder_is_taken(data: Path, out: Path) -> None:
+    out.mkdir()
+    succeeds("train", data, "--out", out, *QUICK, "--no-evaluate")
+
+
+def test_a_tilde_is_the_home_folder(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    succeeds("train", data, "--out", "~/mine", *QUICK, "--no-evaluate")
+    assert (tmp_path / "mine" / "run.json").exists()
+
+
+def test_a_run_is_not_trained_into(trained: Trained, data: Path) -> None:
+    before = record(trained.run, "model.json")
+    assert "holds a run already; go on with it by --resume" in fails(4, "train", data, "--out", trained.run, *QUICK)
+    assert record(trained.run, "model.json") == before
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_other_things_are_not_trained_into(data: Path, out: Path, kind: str) -> None:
+    if kind == "file":
+        out.write_text("precious")
+    else:
+        (out / "precious").mkdir(parents=True)
+    assert "exists and is no run of memwrap's" in fails(4, "train", data, "--out", out, *QUICK)
+    assert out.read_text() == "precious" if kind == "file" else (out / "precious").exists()
+
+
+@pytest.mark.parametrize("place", [".", "..", "/"])
+def test_the_folder_that_one_stands_in_is_not_replaced(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    assert "the folder that you are in" in fails(2, "train", data, "--out", place, *QUICK)
+
+
+def test_without_a_place_for_the_run_nothing_is_read(data: Path) -> None:
+    result = run("train", data)
+    message = "memwrap: there is no --out; say where the run is to be kept, as in --out runs/photos\n"
+    assert result == Result(2, "", message)
+
+
+def test_without_data_nothing_is_trained(out: Path) -> None:
+    assert "there is no DATA" in fails(2, "train", "--out", out)
+
+
+# going on; how a run comes to be stopped is tested in test_signals.py
+
+
+@pytest.mark.parametrize(
+    "words", [["--lr", "0.1"], ["--recipe", "default"], ["--config", "file.yaml"], ["--no-freeze"]]
+)
+def test_going_on_takes_no_settings(trained: Trained, words: list[str]) -> None:
+    message = fails(2, "train", "--resume", "--out", trained.run, *words)
+    assert "--resume goes on with the settings of the run" in message
+
+
+def test_a_finished_run_is_not_gone_on_with(trained: Trained) -> None:
+    assert "the run is finished" in fails(4, "train", "--resume", "--out", trained.run)
+
+
+def test_what_is_no_run_is_not_gone_on_with(tmp_path: Path) -> None:
+    assert "is no run" in fails(4, "train", "--resume", "--out", tmp_path / "nowhere")
+
+
+@pytest.fixture
+def stopping(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Commands stop after a step, as if by a signal."""
+    with monkeypatch.context() as patched:
+        patched.setattr(commands, "_stop_on_signals", lambda: nullcontext(lambda: True))
+        yield
+
+
+def again(result: Result) -> list[str]:
+    """The command that a stopped one leaves one with."""
+    assert result.code == 130
+    assert "all is saved. Go on with:" in result.err
+    name, *words = shlex.split(result.err.splitlines()[-1])
+    assert name == "memwrap"
+    return words
+
+
+def test_a_stopped_run_says_how_to_go_on(data: Path, tmp_path: Path, stopping: None) -> None:
+    out = tmp_path / "my run"
+    result = run("train", data, "--out", out, *QUICK)
+    assert again(result) == ["train", "--resume", "--out", str(out)]
+    assert "stopped after step 1 of 2" in result.err
+    assert result.out == ""
+
+
+def test_what_concerns_the_machine_is_asked_for_again(data: Path, out: Path, stopping: None) -> None:
+    words = again(run("train", data, "--out", out, *QUICK, "--device", "cpu", "--tensorboard"))
+    assert words == ["train", "--resume", "--out", str(out), "--device", "cpu", "--tensorboard"]
+
+
+def test_a_run_that_is_not_finished_is_not_judged(data: Path, out: Path, stopping: None) -> None:
+    run("train", data, "--out", out, *QUICK)
+    for command in (["evaluate", out], ["predict", out, data]):
+        assert "the run is not finished, 1 steps are done; go on with: memwrap train" in fails(4, *command)
+
+
+@pytest.fixture
+def unfinished(data: Path, out: Path, stopping: None) -> Path:
+    assert run("train", data, "--out", out, *QUICK).code == 130
+    return out
+
+
+def test_going_on_needs_the_data_or_where_it_is_now(unfinished: Path, data: Path, tmp_path: Path) -> None:
+    moved = data.rename(tmp_path / "moved")
+    message = fails(3, "train", "--resume", "--out", unfinished)
+    assert f"{data} does not exist" in message
+    assert f"memwrap train DATA --resume --out {unfinished}" in message
+    result = run("train", moved, "--resume", "--out", unfinished)
+    assert "going on from step 1 of 2" in result.err
+    assert result.code == 0, "the last step is never stopped"
+
+
+def test_going_on_with_other_data_is_refused(unfinished: Path, data: Path) -> None:
+    photos(data, seed=1)
+    assert "images were added, removed, changed or renamed since" in fails(3, "train", "--resume", "--out", unfinished)

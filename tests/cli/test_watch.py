@@ -1,0 +1,214 @@
+"""How training shows itself: a bar on a terminal, lines in a log, curves in TensorBoard."""
+
+import fcntl
+import io
+import json
+import os
+import pty
+import re
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from memwrap.cli import watch
+from memwrap.cli.watch import LineWatcher, TensorBoardWatcher, duration, reading_bars
+from memwrap.errors import SettingsError
+from memwrap.training.loop import EpochMetrics, Moment
+from tests.cli import QUICK, environment, fails, photos, program, succeeds
+
+STYLE = re.compile(r"\x1b\[[0-9;]*m")
+CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+def on_a_terminal(*arguments: object, columns: int = 80, kind: str = "xterm-256color") -> str:
+    """All that a command writes to a terminal, its colours left out."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    process = subprocess.Popen(
+        program(*arguments), stdin=theirs, stdout=theirs, stderr=theirs, env=environment(TERM=kind)
+    )
+    os.close(theirs)
+    written = b""
+    with process:
+        while select.select([ours], [], [], 60)[0]:
+            try:
+                written += os.read(ours, 65536)
+            except OSError:  # all is read
+                break
+    os.close(ours)
+    assert process.returncode == 0, written
+    return STYLE.sub("", written.decode())
+
+
+def test_a_terminal_has_one_bar_with_all_that_one_wants_to_know(tmp_path: Path) -> None:
+    data = photos(tmp_path / "photos", count=20)
+    flags = ("--encoder", "tiny", "--epochs", 40, "--batch-size", 8, "--validation", 8)
+    written = on_a_terminal("train", data, "--out", tmp_path / "run", *flags)
+    bars = [each for each in re.split(r"\r\x1b\[2K", written) if each.startswith("epoch ")]
+    frames = [CONTROL.sub("", bar.split("\r\n")[0]) for bar in bars]
+    assert len(frames) > 2
+    assert all(len(frame) <= 80 for frame in frames)
+    assert not any("…" in frame for frame in frames), "nothing is cut"
+    words = r"loss \d\.\d{3}  accuracy \d+\.\d%  (val \d+\.\d%  )?\d+ images/s"
+    for frame in frames[1:]:
+        assert re.fullmatch(rf"epoch \d+/40 [━╸╺ ]+ {words} (\d:\d\d:\d\d|-:--:--)", frame), frame
+    assert frames[-1].startswith("epoch 40/40 ")
+    assert written.count("epoch 40/40") <= 3, "renewed in place"
+    assert "\x1b[1A" not in written.split("epoch ", 1)[1].split("judged on")[0], "a bar of one line"
+
+
+def test_a_terminal_that_cannot_move_its_cursor_has_lines(tmp_path: Path) -> None:
+    data = photos(tmp_path / "photos")
+    written = on_a_terminal("train", data, "--out", tmp_path / "run", *QUICK, "--json", kind="dumb")
+    assert "epoch 1/2  loss" in written
+    assert not CONTROL.search(written)
+
+
+def a_moment(step: int, finished: bool = False) -> Moment:
+    ended = EpochMetrics(step // 10, step, 0.5, 0.5, 0.1) if finished else None
+    return Moment(step, 100, step / 10, 0.53219, 0.1, ended)
+
+
+def a_line(epoch: int, **others: float) -> dict[str, Any]:
+    seconds = {"seconds": 30.0 * epoch, "images_per_second": 1234.5}
+    return {"epoch": epoch, "step": 10 * epoch, "loss": 0.53219, "accuracy": 0.8125, "lr": 0.1, **seconds, **others}
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What time it is, in its only element."""
+    now = [1000.0]
+    monkeypatch.setattr(watch.time, "monotonic", lambda: now[0])
+    return now
+
+
+@pytest.fixture
+def log() -> io.StringIO:
+    return io.StringIO()
+
+
+@pytest.fixture
+def lines(clock: list[float], log: io.StringIO) -> LineWatcher:
+    return LineWatcher(Console(file=log, soft_wrap=True, highlight=False), epochs=10)
+
+
+def test_a_log_has_a_line_after_the_first_epoch_and_the_last_and_seldom_between(
+    lines: LineWatcher, log: io.StringIO, clock: list[float]
+) -> None:
+    for epoch in range(1, 11):
+        clock[0] += 4
+        lines.epoch(a_line(epoch))
+    assert [line.split()[1] for line in log.getvalue().splitlines()] == ["1/10", "4/10", "7/10", "10/10"]
+
+
+def test_a_line_of_a_log_tells_how_it_goes(lines: LineWatcher, log: io.StringIO) -> None:
+    lines.epoch(a_line(2, validation_accuracy=0.75))
+    expected = "epoch 2/10  loss 0.5322  accuracy 81.2%  1234 images/s  4 min 0 s left  validation 75.0%\n"
+    assert log.getvalue() == expected
+
+
+def test_long_epochs_have_lines_within_them(lines: LineWatcher, log: io.StringIO, clock: list[float]) -> None:
+    for step in range(1, 11):
+        clock[0] += 25
+        lines.step(a_moment(step, finished=step == 10), 16.4)
+    assert log.getvalue().splitlines() == [
+        f"step {step}/100  epoch 1/10  loss 0.5322  16 images/s" for step in (3, 6, 9)
+    ]
+
+
+def test_short_epochs_have_no_lines_within_them(lines: LineWatcher, log: io.StringIO, clock: list[float]) -> None:
+    for step in range(1, 101):
+        clock[0] += 5
+        lines.step(a_moment(step, finished=step % 10 == 0), 16.4)
+        if step % 10 == 0:
+            lines.epoch(a_line(step // 10))
+    assert not any(line.startswith("step") for line in log.getvalue().splitlines())
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0.4, "0 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min 0 s"),
+        (200, "3 min 20 s"),
+        (3599.7, "1 h 0 min"),
+        (7530, "2 h 5 min"),
+    ],
+)
+def test_durations_are_told_as_people_do(seconds: float, words: str) -> None:
+    assert duration(seconds) == words
+
+
+def test_reading_is_one_line_in_a_log() -> None:
+    log = io.StringIO()
+    with reading_bars(Console(file=log))("reading images") as report:
+        for done in range(100):
+            report(done, 100)
+    assert log.getvalue() == "reading images ...\n"
+
+
+# TensorBoard
+
+
+def curves(folder: Path) -> EventAccumulator:
+    found = EventAccumulator(str(folder))
+    found.Reload()
+    return found
+
+
+def steps(found: EventAccumulator, name: str) -> list[int]:
+    return [event.step for event in found.Scalars(name)]
+
+
+def test_curves_are_what_tensorboard_reads(data: Path, out: Path) -> None:
+    flags = ("--encoder", "tiny", "--epochs", 3, "--batch-size", 6, "--validation", 2, "--no-evaluate")
+    succeeds("train", data, "--out", out, *flags, "--tensorboard")
+    found = curves(out / "tensorboard")
+    assert {"loss", "accuracy", "validation_accuracy", "lr"} <= set(found.Tags()["scalars"])
+    assert steps(found, "loss") == [1, 2, 3, 4, 5, 6]
+    assert steps(found, "accuracy") == [2, 4, 6]
+    logged = [json.loads(line)["accuracy"] for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert [event.value for event in found.Scalars("accuracy")] == pytest.approx(logged)
+
+
+def test_without_being_asked_for_there_are_no_curves(data: Path, out: Path) -> None:
+    succeeds("train", data, "--out", out, *QUICK, "--no-evaluate")
+    assert not (out / "tensorboard").exists()
+
+
+def test_steps_that_are_run_again_are_drawn_once(tmp_path: Path) -> None:
+    """A process that was killed had drawn more steps than it had saved."""
+    with TensorBoardWatcher(tmp_path, first=1) as before:
+        for step in range(1, 6):
+            before.step(a_moment(step), 1.0)
+    time.sleep(1.1)  # the names of its files tell seconds
+    with TensorBoardWatcher(tmp_path, first=4) as after:
+        for step in range(4, 8):
+            after.step(a_moment(step), 1.0)
+    assert steps(curves(tmp_path), "loss") == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_steps_are_written_though_their_epoch_has_not_ended(tmp_path: Path) -> None:
+    with TensorBoardWatcher(tmp_path, first=1) as watcher:
+        watcher.step(a_moment(1), 1.0)
+    assert steps(curves(tmp_path), "loss") == [1]
+
+
+def test_without_tensorboard_one_is_told_what_to_install(
+    data: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(SettingsError, match=r"pip install 'memwrap\[tensorboard\]'"):
+        TensorBoardWatcher(out, first=1)
+    assert "tensorboard is not installed" in fails(2, "train", data, "--out", out, *QUICK, "--tensorboard")
+    assert not out.exists()
