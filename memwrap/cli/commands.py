@@ -43,6 +43,8 @@ from memwrap.settings import VARIANTS, Settings, read_file, with_changes
 
 EVALUATION = "evaluation.json"
 
+CHANGED = ("cropped", "padded", "stretched")  # of what a data set's record says was done to images
+
 errors = show.plain_console(stderr=True)
 
 
@@ -168,8 +170,8 @@ def evaluate(
         own = f"{error}; if the run's data has moved, give --run-data"
     judged = None
     if data is not None:
-        size, fit = model.transform.shape[1], model.transform.fit
-        given = open_data(data, root=data_root, size=size, fit=fit, skip_bad=skip_bad, **reading)
+        (channels, size, _), fit = model.transform.shape, model.transform.fit
+        given = open_data(data, root=data_root, size=size, fit=fit, channels=channels, skip_bad=skip_bad, **reading)
         _warn(*given.warnings)
         judged, split = labelled_like(opened, given, data), data
     record = evaluate_run(opened, model, own, judged, split)
@@ -257,10 +259,20 @@ def _announce(begun: training.RunTraining) -> None:
         f"{len(images)} images of {len(run.classes)} classes at {shape}, {run.settings.encoder}, "
         f"{run.settings.variant}, {run.settings.epochs} epochs on {begun.trainer.device.type}, recipe {run.recipe}"
     )
+    if changed := _changed_shapes(run.data.conversion.get("adjusted", {})):
+        errors.print(f"{changed} to make them square; --fit says how")
+    if run.settings.freeze and not (run.settings.pretrained or run.settings.weights):
+        _warn("the encoder is frozen and has random weights; --pretrained gives it some that have learnt")
     if begun.trainer.progress.step:
         errors.print(f"going on from step {begun.trainer.progress.step} of {begun.trainer.steps}")
     elif "flip" in run.settings.augment and run.recipe in (DEFAULT, "finetune"):
         errors.print("images are mirrored at random; if left and right matter, name --augment without flip")
+
+
+def _changed_shapes(adjusted: dict[str, int]) -> str:
+    """As "12 images were cropped"; nothing where all had the right shape."""
+    changes = [f"{count} images were {name}" for name, count in adjusted.items() if name in CHANGED]
+    return ", ".join(changes)
 
 
 def _run_to_the_end(begun: training.RunTraining, tensorboard: bool, again: str) -> None:

@@ -133,7 +133,9 @@ def test_a_tilde_is_the_home_folder(data: Path, tmp_path: Path, monkeypatch: pyt
 
 def test_a_run_is_not_trained_into(trained: Trained, data: Path) -> None:
     before = record(trained.run, "model.json")
-    assert "holds a run already; go on with it by --resume" in fails(4, "train", data, "--out", trained.run, *QUICK)
+    message = fails(4, "train", data, "--out", trained.run, *QUICK)
+    assert "holds a run already; go on with it by --resume" in message
+    assert "reading" not in message
     assert record(trained.run, "model.json") == before
 
 

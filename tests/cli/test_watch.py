@@ -20,7 +20,7 @@ from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from memwrap.cli import watch
-from memwrap.cli.watch import LineWatcher, TensorBoardWatcher, duration, reading_bars
+from memwrap.cli.watch import BarWatcher, LineWatcher, TensorBoardWatcher, duration, reading_bars, training_bar
 from memwrap.errors import SettingsError
 from memwrap.training.loop import EpochMetrics, Moment
 from tests.cli import QUICK, environment, fails, photos, program, succeeds
@@ -66,6 +66,18 @@ def test_a_terminal_has_one_bar_with_all_that_one_wants_to_know(tmp_path: Path) 
     assert "\x1b[1A" not in written.split("epoch ", 1)[1].split("judged on")[0], "a bar of one line"
 
 
+def test_where_there_is_little_room_only_the_bar_becomes_shorter() -> None:
+    screen = io.StringIO()
+    with training_bar(Console(file=screen, force_terminal=True, width=80)) as progress:
+        watcher = BarWatcher(progress, epochs=300)
+        watcher.epoch(a_line(298, accuracy=1.0, validation_accuracy=1.0))
+        watcher.epoch(a_line(299, accuracy=1.0))
+        watcher.step(Moment(2999, 3000, 299.9, 0.5, 0.1, None), 12345.6)
+    frame = CONTROL.sub("", screen.getvalue()).rstrip().split("\n")[-1].split("\r")[-1]
+    words = "loss 0.500  accuracy 100.0%  val 100.0%  12346 images/s"
+    assert re.fullmatch(rf"epoch 300/300 [━╸╺]+ {words} -:--:--", frame), frame
+
+
 def test_a_terminal_that_cannot_move_its_cursor_has_lines(tmp_path: Path) -> None:
     data = photos(tmp_path / "photos")
     written = on_a_terminal("train", data, "--out", tmp_path / "run", *QUICK, "--json", kind="dumb")
@@ -80,7 +92,8 @@ def a_moment(step: int, finished: bool = False) -> Moment:
 
 def a_line(epoch: int, **others: float) -> dict[str, Any]:
     seconds = {"seconds": 30.0 * epoch, "images_per_second": 1234.5}
-    return {"epoch": epoch, "step": 10 * epoch, "loss": 0.53219, "accuracy": 0.8125, "lr": 0.1, **seconds, **others}
+    figures = {"epoch": epoch, "step": 10 * epoch, "loss": 0.53219, "accuracy": 0.8125, "lr": 0.1}
+    return {**figures, **seconds, **others}
 
 
 @pytest.fixture
@@ -118,7 +131,7 @@ def test_a_line_of_a_log_tells_how_it_goes(lines: LineWatcher, log: io.StringIO)
 
 def test_long_epochs_have_lines_within_them(lines: LineWatcher, log: io.StringIO, clock: list[float]) -> None:
     for step in range(1, 11):
-        clock[0] += 25
+        clock[0] += 25 if step < 10 else 100  # the last is told as an epoch
         lines.step(a_moment(step, finished=step == 10), 16.4)
     assert log.getvalue().splitlines() == [
         f"step {step}/100  epoch 1/10  loss 0.5322  16 images/s" for step in (3, 6, 9)
