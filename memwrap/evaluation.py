@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from memwrap import metrics
 from memwrap.layer import MemoryWrap, Reading
-from memwrap.samplers import check_size
+from memwrap.samplers import RandomMemory
 
 # The paper's: test batches of 500, a new memory for each, and the whole five times.
 BATCH_SIZE = 500
@@ -66,7 +66,6 @@ def drawn_scores(
 
     A batch has one draw for its memory, and another by which the memory's own predictions are made.
     """
-    check_size(memory_size, len(source))
     repeats = [_drawn_once(layer, test, source, memory_size, generator) for _ in range(REPEATS)]
     return {
         "memory_size": memory_size,
@@ -81,9 +80,7 @@ def _drawn_once(
 ) -> dict[str, float | None]:
     predictions, doubts, votes = [], [], []
     for batch in torch.split(test.encodings, BATCH_SIZE):
-        memory, others = (
-            source.encodings[_draw(len(source), memory_size, generator).to(batch.device)] for _ in range(2)
-        )
+        memory, others = (source.encodings[_draw(source, memory_size, generator)] for _ in range(2))
         memory_predictions = layer(memory, others).argmax(dim=1)
         reading = layer.read(batch, memory)
         predictions.append(reading.logits.argmax(dim=1))
@@ -97,8 +94,9 @@ def _drawn_once(
     }
 
 
-def _draw(count: int, size: int, generator: torch.Generator) -> Tensor:
-    return torch.randperm(count, generator=generator)[:size]
+def _draw(source: Encoded, size: int, generator: torch.Generator) -> Tensor:
+    labels = source.labels.cpu()
+    return RandomMemory(size).draw(labels, labels, generator).to(source.labels.device)
 
 
 def _doubtful(reading: Reading, memory_predictions: Tensor) -> Tensor:

@@ -14,7 +14,6 @@ from memwrap.errors import DataError, InputError
 from memwrap.loading import Model
 from memwrap.metrics import tops_are_counterfactuals
 from memwrap.model import MemoryClassifier
-from memwrap.transform import normalised
 
 AT_ONCE = 32
 
@@ -80,7 +79,7 @@ def _predict(model: Model, files: Sequence[Path]) -> list[Prediction | Unreadabl
         except DataError as error:
             results[file] = Unreadable(str(file), str(error))
     if pixels:
-        images = normalised(torch.stack(list(pixels.values())).to(device), transform.mean, transform.std)
+        images = transform(torch.stack(list(pixels.values())).to(device))
         probabilities, uncertain = judge(model, images)
         top = probabilities.max(dim=1)
         for row, file in enumerate(pixels):

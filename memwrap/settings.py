@@ -49,7 +49,7 @@ class Settings:
     encoder: str | None = _setting(
         None,
         "small, tiny, resnet18, mobilenet_v2, efficientnet_b0, googlenet, densenet, shufflenet_v2, or timm:NAME. "
-        "If left out: resnet18 on a GPU; on a CPU small, or tiny for images up to 16x16.",
+        "If left out, and the recipe names none: resnet18 on a GPU; on a CPU small, or tiny for images up to 16x16.",
     )
     variant: str = _setting("memory_wrap", "The last layer.", VARIANTS)
     head: str = _setting("mlp", "What follows the attention: the paper's mlp, or linear.", HEADS)

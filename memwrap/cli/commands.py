@@ -41,7 +41,7 @@ from memwrap.runs.evaluation import evaluate_run, finished_model, labelled_like
 from memwrap.runs.folder import Run, open_run, refuse_if_taken, write_json
 from memwrap.settings import VARIANTS, Settings, read_file, with_changes
 
-EVALUATION = "evaluation.json"
+EVALUATIONS = {"test": "evaluation.json", "validation": "evaluation-validation.json"}
 
 CHANGED = ("cropped", "padded", "stretched")  # of what a data set's record says was done to images
 
@@ -172,6 +172,11 @@ def evaluate(
     if data is not None:
         (channels, size, _), fit = model.transform.shape, model.transform.fit
         given = open_data(data, root=data_root, size=size, fit=fit, channels=channels, skip_bad=skip_bad, **reading)
+        if given.fingerprint == opened.data.fingerprint and given.test is None:
+            raise SettingsError(
+                f"--data {data} is what the run was trained on, and would be judged whole, training images too; leave "
+                "--data out to judge its test images, or say with --run-data that they are there now"
+            )
         _warn(*given.warnings)
         judged, split = labelled_like(opened, given, data), data
     record = evaluate_run(opened, model, own, judged, split)
@@ -261,8 +266,9 @@ def _announce(begun: training.RunTraining) -> None:
     )
     if changed := _changed_shapes(run.data.conversion.get("adjusted", {})):
         errors.print(f"{changed} to make them square; --fit says how")
-    if run.settings.freeze and not (run.settings.pretrained or run.settings.weights):
-        _warn("the encoder is frozen and has random weights; --pretrained gives it some that have learnt")
+    if not (run.settings.pretrained or run.settings.weights) and (run.settings.freeze or run.recipe == "finetune"):
+        what = "frozen and has" if run.settings.freeze else "to be finetuned and has"
+        _warn(f"the encoder is {what} random weights; --pretrained gives it some that have learnt")
     if begun.trainer.progress.step:
         errors.print(f"going on from step {begun.trainer.progress.step} of {begun.trainer.steps}")
     elif "flip" in run.settings.augment and run.recipe in (DEFAULT, "finetune"):
@@ -288,12 +294,16 @@ def _run_to_the_end(begun: training.RunTraining, tensorboard: bool, again: str) 
             else:
                 begun.watchers.append(LineWatcher(errors, epochs))
             done = begun.go_on(stop)
+            stopped = stop()
     except KeyboardInterrupt:
         errors.print(f"stopped at once. Go on from the last step that was saved with:\n  {again}")
         raise typer.Exit(INTERRUPTED) from None
     if not done:
         step, steps = begun.trainer.progress.step, begun.trainer.steps
         errors.print(f"stopped after step {step} of {steps}; all is saved. Go on with:\n  {again}")
+        raise typer.Exit(INTERRUPTED)
+    if stopped:
+        errors.print(f"stopped after the last step; the run is finished, and in {begun.run.path}")
         raise typer.Exit(INTERRUPTED)
 
 
@@ -342,6 +352,6 @@ def _show_evaluation(record: dict[str, Any], as_json: bool) -> None:
 def _keep_evaluation(run: Path, record: dict[str, Any]) -> None:
     """In the run's folder, if that can be written to: what was found has been shown anyway."""
     try:
-        write_json(run, EVALUATION, record)
+        write_json(run, EVALUATIONS[record["split"]], record)
     except SaveError as error:
         _warn(str(error))

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import fields
-from typing import Any, get_args, get_origin
+from typing import Annotated, Any, get_args, get_origin
 
 import typer
 
@@ -47,7 +47,7 @@ def _parameters() -> list[inspect.Parameter]:
                 setting.name,
                 inspect.Parameter.KEYWORD_ONLY,
                 default=None,
-                annotation=_annotated(annotation, option),
+                annotation=Annotated[annotation, option],
             )
         )
     return found
@@ -62,12 +62,6 @@ def completing(values: Iterable[str]) -> Callable[[str], list[str]]:
     return complete
 
 
-def _annotated(annotation: Any, option: Any) -> Any:
-    from typing import Annotated
-
-    return Annotated[annotation, option]
-
-
 def _flag_type(declared: Any) -> Any:
     """What a flag takes: a list is written with commas, so it is text."""
     kinds = [kind for kind in (get_args(declared) or (declared,)) if kind is not type(None)]
@@ -75,10 +69,14 @@ def _flag_type(declared: Any) -> Any:
     return str if get_origin(kind) is tuple else kind
 
 
+def _is_list(declared: Any) -> bool:
+    return any(get_origin(kind) is tuple for kind in (declared, *get_args(declared)))
+
+
 def _words(setting: Any) -> str:
     words: str = setting.metadata["help"]
     choices = setting.metadata["choices"]
-    if choices and get_origin(TYPES[setting.name]) is None and setting.name != "augment":
+    if choices and _flag_type(TYPES[setting.name]) is str and not _is_list(TYPES[setting.name]):
         words += f" One of {', '.join(choices)}."
     return words
 
@@ -89,6 +87,6 @@ def _as_values(given: dict[str, Any]) -> dict[str, Any]:
     for name, value in given.items():
         if value is None:
             continue
-        is_list = any(get_origin(kind) is tuple for kind in (TYPES[name], *get_args(TYPES[name])))
-        values[name] = [part.strip() for part in value.split(",") if part.strip()] if is_list else value
+        parts = [part.strip() for part in value.split(",") if part.strip()] if _is_list(TYPES[name]) else value
+        values[name] = parts
     return values

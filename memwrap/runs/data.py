@@ -41,10 +41,9 @@ def data_of(
     progress: Progress | None = None,
 ) -> DataSet:
     """The data that the run was made with, proved to be the same. source, root: where it lies now, if it has moved."""
-    moved = root if root is not None else Path(run.data.root) if run.data.root else None
     data = open_data(
         source or run.data.source,
-        root=moved,
+        root=root or _recorded_root(run),
         size=_size(run),
         fit=run.settings.fit,
         skip_bad=run.settings.skip_bad,
@@ -58,6 +57,12 @@ def data_of(
             "removed, changed or renamed since"
         )
     return data
+
+
+def _recorded_root(run: Run) -> Path | None:
+    """Where published files lay, if they may still; a run may have come from another machine."""
+    recorded = None if run.data.root is None else Path(run.data.root)
+    return recorded if recorded is not None and recorded.exists() else None
 
 
 def _size(run: Run) -> int:

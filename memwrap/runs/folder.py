@@ -4,7 +4,7 @@
     splits.json     which images the run trains on, compares on and is tested on; written once
     model.json, *.safetensors    the model as `memwrap.load` reads it, and until the end the optimiser's state beside it
     metrics.jsonl   a line for each epoch
-    evaluation.json what `memwrap evaluate` found last
+    evaluation.json what `memwrap evaluate` found last; evaluation-validation.json likewise
 
 A folder appears whole, with a model in it, or not at all; each later change replaces one file in one step.
 """

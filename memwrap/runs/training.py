@@ -161,7 +161,7 @@ def packed(model: Model, trainer: Trainer, seconds: float) -> tuple[dict[str, An
     return settings, {**parts, "optimizer": optimizer_tensors(model, trainer.optimizer)}
 
 
-def remembered_indices(labels: Tensor, settings: Any) -> Tensor:
+def remembered_indices(labels: Tensor, settings: SettledSettings) -> Tensor:
     """Which training images a finished model keeps: as many of each class as of any other, drawn by the seed."""
     return BalancedMemory(settings.remember).draw(labels, labels, generator(settings.seed, "remembered"))
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from memwrap.precision import without_autocast
 from memwrap.transform import normalised
 
 NUMBERS = 16  # uniform numbers for each image
@@ -38,9 +39,16 @@ def prepared(
 ) -> Tensor:
     """pixels uint8 (n, C, H, W), numbers (n, NUMBERS) -> normalised images (n, C, H, W), changed at random
 
-    What comes in from outside an image, and what is erased of it, is zero: the mean colour.
+    What comes in from outside an image, and what is erased of it, is zero: the mean colour. In full precision always:
+    rounded to bf16, the places that pixels come from would be off by a good part of a pixel.
     """
-    images = pixels.float()
+    with without_autocast(pixels):
+        return _changed(pixels.float(), numbers, changes, mean, std)
+
+
+def _changed(
+    images: Tensor, numbers: Tensor, changes: Sequence[str], mean: Sequence[float], std: Sequence[float]
+) -> Tensor:
     if "colour" in changes:
         images = _recoloured(images, numbers[:, _COLOUR])
     images = normalised(images, mean, std)
@@ -76,7 +84,7 @@ def _moved(images: Tensor, numbers: Tensor, changes: Sequence[str]) -> Tensor:
     reach = [round(SHIFT * side) for side in (height, width)]
     padded = functional.pad(images, (reach[1], reach[1], reach[0], reach[0]))
     rows, columns = (
-        (numbers[:, 1 + axis] * (2 * reach[axis] + 1)).long()[:, None] + torch.arange(side, device=images.device)
+        (numbers[:, _SHIFT][:, axis] * (2 * reach[axis] + 1)).long()[:, None] + torch.arange(side, device=images.device)
         for axis, side in enumerate((height, width))
     )
     image = torch.arange(count, device=images.device).reshape(-1, 1, 1, 1)

@@ -25,3 +25,10 @@ def test_a_model_of_gray_images_is_judged_on_coloured_files(out: Path, tmp_path:
     for digit in ("1", "7"):
         picture(tmp_path / "own" / digit / "a.png", 50, int(digit))
     assert succeeds("evaluate", out, "--data", tmp_path / "own", "--json").json["images"] == 2
+
+
+def test_random_weights_that_are_to_be_finetuned_are_warned_of(data: Path, out: Path) -> None:
+    assert (
+        "to be finetuned and has random weights"
+        in succeeds("train", data, "--out", out, *QUICK, "--recipe", "finetune").err
+    )

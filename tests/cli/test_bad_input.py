@@ -242,10 +242,11 @@ def test_pretrained_weights_fail_quickly_where_the_hub_is_switched_off(data: Pat
 def test_a_hub_counts_as_there_whatever_it_answers(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     assert registry._answers(server.url("nothing"))
+    monkeypatch.setattr(registry, "HUB_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        monkeypatch.setattr(registry, "HUB_SECONDS", 0.1)
-        assert not registry._answers(f"http://127.0.0.1:{silent.getsockname()[1]}/")
-    assert not registry._answers(f"http://127.0.0.1:{silent.getsockname()[1]}/"), "nobody is there any more"
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
+        assert not registry._answers(url)
+    assert not registry._answers(url), "nobody is there any more"
 
 
 def test_weights_that_are_not_there_are_named_before_anything_is_read(data: Path, out: Path) -> None:

@@ -82,18 +82,16 @@ def test_another_folder_can_be_judged_which_changes_no_record(trained: Trained, 
     assert record(trained.run, "evaluation.json") == before
 
 
-def test_labels_of_another_folder_are_those_of_the_run(trained: Trained, tmp_path: Path) -> None:
-    """There, dog is the second class, here the first of two in other order."""
-    other = photos(tmp_path / "other", classes=("dog", "aardvark"))
-    shutil.rmtree(other / "aardvark")
-    shutil.copytree(trained.data / "cat", other / "cat")
-    shutil.rmtree(other / "dog")
-    shutil.copytree(trained.data / "dog", other / "dog")
-    scores = succeeds("evaluate", trained.run, "--data", other, "--json").json["remembered"]
-    own = photos(tmp_path / "own")
-    assert (
-        scores["accuracy"] == succeeds("evaluate", trained.run, "--data", own, "--json").json["remembered"]["accuracy"]
-    )
+def test_labels_of_another_folder_are_the_names_of_its_folders(trained: Trained, tmp_path: Path) -> None:
+    other = photos(tmp_path / "other", seed=7)
+    shutil.copytree(other / "cat", tmp_path / "swapped" / "dog")
+    shutil.copytree(other / "dog", tmp_path / "swapped" / "cat")
+    accuracies = [
+        succeeds("evaluate", trained.run, "--data", folder, "--json").json["remembered"]["accuracy"]
+        for folder in (other, tmp_path / "swapped")
+    ]
+    assert sum(accuracies) == pytest.approx(1)
+    assert accuracies[0] != accuracies[1]
 
 
 def test_classes_that_the_run_does_not_know_are_named(trained: Trained, tmp_path: Path) -> None:
@@ -103,7 +101,7 @@ def test_classes_that_the_run_does_not_know_are_named(trained: Trained, tmp_path
 
 
 def test_bad_files_of_another_folder_can_be_left_out(trained: Trained, tmp_path: Path) -> None:
-    other = photos(tmp_path / "other")
+    other = photos(tmp_path / "other", seed=7)
     (other / "cat" / "bad.png").write_text("no picture")
     assert "cat/bad.png" in fails(3, "evaluate", trained.run, "--data", other)
     result = succeeds("evaluate", trained.run, "--data", other, "--skip-bad")
@@ -184,3 +182,15 @@ def test_odd_names_show_as_they_are(tmp_path: Path) -> None:
 def test_what_is_no_run_is_told(trained: Trained, tmp_path: Path) -> None:
     for path in (trained.data, tmp_path / "nowhere"):
         assert "is no run, as it has no run.json; memwrap train --out makes one" in fails(4, "evaluate", path)
+
+
+def test_the_data_that_a_run_was_trained_on_is_not_judged_whole(trained: Trained) -> None:
+    assert "would be judged whole, training images too" in fails(2, "evaluate", trained.run, "--data", trained.data)
+
+
+def test_the_validation_has_a_record_of_its_own(data: Path, out: Path) -> None:
+    succeeds("train", data, "--out", out, *QUICK, "--validation", 4)
+    before = record(out, "evaluation.json")
+    succeeds("evaluate", out, "--split", "validation")
+    assert record(out, "evaluation.json") == before
+    assert record(out, "evaluation-validation.json")["split"] == "validation"

@@ -276,3 +276,12 @@ def test_the_order_in_which_changes_are_named_is_of_no_account() -> None:
     images, numbers = pixels(5, 3, 8, 8), draw(5, torch.default_generator)
     expected = changed(images, numbers, *AUGMENTATIONS)
     assert all(torch.equal(changed(images, numbers, *order), expected) for order in permutations(AUGMENTATIONS))
+
+
+def test_autocast_does_not_reach_the_changes() -> None:
+    pixels = torch.randint(0, 256, (4, 3, 64, 64), dtype=torch.uint8)
+    numbers = draw(4, torch.Generator().manual_seed(0))
+    plain = prepared(pixels, numbers, AUGMENTATIONS, (0.5,) * 3, (0.2,) * 3)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rounded = prepared(pixels, numbers, AUGMENTATIONS, (0.5,) * 3, (0.2,) * 3)
+    assert torch.equal(rounded, plain)
