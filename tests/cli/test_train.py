@@ -236,7 +236,15 @@ def test_going_on_needs_the_data_or_where_it_is_now(unfinished: Path, data: Path
     assert f"memwrap train DATA --resume --out {unfinished}" in message
     result = run("train", moved, "--resume", "--out", unfinished)
     assert "going on from step 1 of 2" in result.err
-    assert result.code == 0, "the last step is never stopped"
+    assert (unfinished / "metrics.jsonl").read_text().count("\n") == 2
+
+
+def test_a_signal_in_the_last_step_leaves_a_finished_run(unfinished: Path, data: Path) -> None:
+    result = run("train", "--resume", "--out", unfinished)
+    assert result.code == 130
+    assert "stopped after the last step; the run is finished" in result.err
+    assert not (unfinished / "evaluation.json").exists()
+    succeeds("predict", unfinished, data)
 
 
 def test_going_on_with_other_data_is_refused(unfinished: Path, data: Path) -> None:
