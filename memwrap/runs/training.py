@@ -34,7 +34,7 @@ from memwrap.runs.splits import split
 from memwrap.samplers import BalancedMemory, check_size
 from memwrap.seeds import generator
 from memwrap.settings import Settings, SettledSettings
-from memwrap.training.loop import EpochMetrics, Moment, Progress, Trainer, set_training_mode
+from memwrap.training.loop import EpochMetrics, Moment, Progress, Trainer
 from memwrap.training.state import optimizer_tensors, restore_optimizer
 
 CHECKPOINT_SECONDS = 60.0
@@ -124,15 +124,13 @@ class RunTraining:
 
     def _validation_accuracy(self, epoch: int) -> float:
         settings = self.run.settings
-        accuracy = accuracy_with_a_drawn_memory(
+        return accuracy_with_a_drawn_memory(
             self.model,
             self.run.splits.of(self.data, "validation"),
             self._training_images(),
             settings.memory_size,
             generator(settings.seed, "validation memory", epoch),
         )
-        set_training_mode(self.model, settings.freeze)
-        return accuracy
 
     def _training_images(self) -> LabelledImages:
         return self.run.splits.of(self.data, "train")
