@@ -12,11 +12,11 @@ import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from memwrap.metrics import mean_and_spread
-
-VARIANTS = ("standard", "only_memory", "memory_wrap")
+from memwrap.settings import VARIANTS
 
 
 def train(folder: Path, data: str, recipe: str, encoder: str, samples: int, variant: str, seed: int) -> dict[str, Any]:
@@ -35,39 +35,46 @@ def train(folder: Path, data: str, recipe: str, encoder: str, samples: int, vari
         for key, value in result["evaluation"].items()
         if key in ("images", "standard", "remembered", "drawn")
     }
-    made = {"settings": run["settings"], "versions": run["versions"], "device": device(), "created": run["created"]}
+    made = {name: run[name] for name in ("settings", "versions", "device", "created")}
     return line | {"seconds": result["seconds"]} | made | {"scores": scores}
 
 
-def device() -> str:
-    import torch
+def score(line: dict[str, Any], *path: str) -> float | None:
+    """A score in per cent by its place in the record, of drawn memories the mean over repeats; or None."""
+    found: Any = line["scores"]
+    for name in path:
+        found = found.get(name) if isinstance(found, dict) else None
+    if isinstance(found, dict):
+        found = found["mean"]
+    return None if found is None else 100 * float(found)
 
-    return torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
 
-
-def accuracy(line: dict[str, Any]) -> float:
-    """As the paper measures it: with memories drawn from the training subset; without a memory, plainly."""
-    scores = line["scores"]
-    found = (
-        scores["standard"]["accuracy"]
-        if "standard" in scores
-        else scores["drawn"]["training_subset"]["accuracy"]["mean"]
-    )
-    return float(found)
+# As the paper measures: with memories drawn from the images trained on, or from all training images.
+SCORES = {
+    "accuracy": ("drawn", "training_subset", "accuracy"),
+    "accuracy with the remembered memory": ("remembered", "accuracy"),
+    "explanation accuracy, memory from the training subset": ("drawn", "training_subset", "explanation_accuracy"),
+    "the same from the whole training set": ("drawn", "whole_training_set", "explanation_accuracy"),
+    "counterfactual accuracy, memory from the training subset": ("drawn", "training_subset", "counterfactual_accuracy"),
+    "the same, from the whole training set": ("drawn", "whole_training_set", "counterfactual_accuracy"),
+}
 
 
 def table(lines: list[dict[str, Any]]) -> None:
-    for variant in VARIANTS:
+    """In Markdown: mean and deviation over seeds, the median, how many."""
+    print("| | mean | median | n |\n| --- | --- | --- | --- |")
+    for variant in reversed(VARIANTS):
         found = [line for line in lines if line["variant"] == variant and "scores" in line]
-        if not found:
-            continue
-        mean, spread = mean_and_spread([100 * accuracy(line) for line in found])
-        words = f"{variant:12} n={len(found)}  accuracy {mean:.2f} ± {spread:.2f}"
-        if variant != "standard":
-            for name in ("accuracy", "explanation_accuracy"):
-                values = [100 * line["scores"]["remembered"][name] for line in found]
-                words += f"  {name} with the remembered memory {mean_and_spread(values)[0]:.2f}"
-        print(words, f"  {sum(line['seconds'] for line in found) / len(found):.0f} s each")
+        row(f"{variant}, accuracy without a memory", [score(line, "standard", "accuracy") for line in found])
+        for words, path in SCORES.items():
+            row(f"{variant}, {words}", [score(line, *path) for line in found])
+
+
+def row(words: str, values: list[float | None]) -> None:
+    known = [value for value in values if value is not None]
+    if known:
+        mean, spread = mean_and_spread(known)
+        print(f"| {words} | {mean:.2f} ± {spread:.2f} | {median(known):.2f} | {len(known)} |")
 
 
 def main() -> None:
@@ -94,7 +101,10 @@ def main() -> None:
                 file.write(json.dumps(lines[-1]) + "\n")
             if "error" in lines[-1]:
                 print(lines[-1]["error"], file=sys.stderr)
-    print(f"{given.data}, {given.samples} images, {given.encoder}, recipe {given.recipe}:")
+    seconds = [line["seconds"] for line in lines if "seconds" in line]
+    print(
+        f"{given.data}, {given.samples} images, {given.encoder}, recipe {given.recipe}; {sum(seconds):.0f} s of runs:\n"
+    )
     table(lines)
 
 

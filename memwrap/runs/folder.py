@@ -62,14 +62,15 @@ class Run:
     splits: Splits
     created: str
     versions: dict[str, str]
+    device: str  # that it was begun on: "cpu", or the name of a card
 
 
-def new_run(path: Path, recipe: str, settings: SettledSettings, data: DataSet, splits: Splits) -> Run:
+def new_run(path: Path, recipe: str, settings: SettledSettings, data: DataSet, splits: Splits, device: str) -> Run:
     """A run that is to be made at this path; nothing is written yet."""
     source = data.name if data.name in PUBLISHED else str(Path(data.name).expanduser().absolute())
     record = DataRecord(source, data.record.get("root"), data.fingerprint, data.record, list(data.warnings))
     created = datetime.now(UTC).isoformat(timespec="seconds")
-    return Run(path, recipe, settings, record, data.classes, splits, created, versions())
+    return Run(path, recipe, settings, record, data.classes, splits, created, versions(), device)
 
 
 def versions() -> dict[str, str]:
@@ -141,6 +142,7 @@ def open_run(path: Path) -> Run:
             splits=from_json(splits),
             created=_of_kind(str, stored["created"], "created"),
             versions=_of_kind(dict, stored["versions"], "versions"),
+            device=_of_kind(str, stored["device"], "device"),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise RunError(
@@ -225,6 +227,7 @@ def _as_json(run: Run) -> dict[str, Any]:
         "data": asdict(run.data),
         "classes": run.classes,
         "versions": run.versions,
+        "device": run.device,
     }
 
 

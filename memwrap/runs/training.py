@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -34,7 +34,7 @@ from memwrap.runs.splits import split
 from memwrap.samplers import BalancedMemory, check_size
 from memwrap.seeds import generator
 from memwrap.settings import Settings, SettledSettings
-from memwrap.training.loop import EpochMetrics, Moment, Progress, Trainer
+from memwrap.training.loop import EpochMetrics, Moment, Progress, Trainer, precision_on
 from memwrap.training.state import optimizer_tensors, restore_optimizer
 
 CHECKPOINT_SECONDS = 60.0
@@ -173,11 +173,12 @@ def begin(
     side = max(data.train.images.shape[1:])
     encoder = encoder_for(side, torch.device(device).type)
     final = settled(settings, len(splits.train), data.classes, encoder)
+    final = replace(final, precision=precision_on(torch.device(device), final.precision))
     _check_memories(final, len(splits.train))
     images = splits.of(data, "train")
     model = new_model(final, data.classes, images.images).to(device)
     trainer = Trainer(model, images, final)
-    run = new_run(path, recipe, final, data, splits)
+    run = new_run(path, recipe, final, data, splits, device_name(trainer.device))
     create(run, *packed(model, trainer, 0.0))
     return RunTraining(run, model, data, trainer)
 
@@ -206,6 +207,11 @@ def resume(run: Run, data: DataSet, device: torch.device | str = "cpu") -> RunTr
             f"({brief(error)})"
         ) from error
     return RunTraining(run, model, data, trainer, state["seconds"])
+
+
+def device_name(device: torch.device) -> str:
+    """A card by its name, as "NVIDIA H200"; anything else by its kind, as "cpu"."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 def _check_memories(settings: SettledSettings, images: int) -> None:

@@ -22,6 +22,8 @@ from memwrap.training.plan import Plan, PlannedStep
 from memwrap.training.schedule import learning_rate
 from memwrap.training.step import Batch, Encode, Outcome, training_step
 
+BF16 = "bf16"
+
 
 @dataclass
 class Progress:
@@ -82,7 +84,7 @@ class Trainer:
         self.plan = Plan(data.labels, settings.batch_size, sampler if has_memory else None, settings.seed)
         self.steps = settings.epochs * self.plan.steps_per_epoch
         self.device = model.reference.device
-        self.precision = precision_for(settings.precision, self.device)
+        self.precision = torch.bfloat16 if precision_on(self.device, settings.precision) == BF16 else torch.float32
         if self.device.type == "cuda":
             model.to(memory_format=torch.channels_last)  # the layout that its convolutions are quickest in
         if settings.freeze:
@@ -178,11 +180,11 @@ def set_training_mode(model: Model, frozen: bool) -> None:
         model.encoder.eval()
 
 
-def precision_for(precision: str, device: torch.device) -> torch.dtype:
-    """What a step computes in. bf16 is quick on GPUs and many times slower than fp32 on most CPUs."""
-    if precision == "auto":
-        precision = "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
-    return torch.bfloat16 if precision == "bf16" else torch.float32
+def precision_on(device: torch.device, asked: str) -> str:
+    """What auto stands for: bf16 is quick on GPUs, and many times slower than fp32 on most CPUs."""
+    if asked != "auto":
+        return asked
+    return BF16 if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
 
 
 def optimizer_for(model: Model, settings: Settings) -> Optimizer:

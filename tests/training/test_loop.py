@@ -22,7 +22,7 @@ from memwrap.errors import SettingsError, TrainingError
 from memwrap.loading import Model
 from memwrap.samplers import BalancedMemory, RandomMemory
 from memwrap.training import Trainer, augmentation, loop
-from memwrap.training.loop import EpochMetrics, Moment, Progress, optimizer_for, precision_for
+from memwrap.training.loop import EpochMetrics, Moment, Progress, optimizer_for, precision_on
 from memwrap.training.plan import Plan
 from memwrap.training.schedule import learning_rate
 from memwrap.training.state import optimizer_tensors, restore_optimizer
@@ -349,16 +349,16 @@ def test_the_batch_as_memory_needs_no_memory_size() -> None:
 @pytest.mark.parametrize(
     ("asked", "device", "able", "expected"),
     [
-        ("auto", "cpu", True, torch.float32),
-        ("auto", "cuda", True, torch.bfloat16),
-        ("auto", "cuda", False, torch.float32),
-        ("auto", "mps", True, torch.float32),
-        ("bf16", "cpu", False, torch.bfloat16),
-        ("fp32", "cuda", True, torch.float32),
+        ("auto", "cpu", True, "fp32"),
+        ("auto", "cuda", True, "bf16"),
+        ("auto", "cuda", False, "fp32"),
+        ("auto", "mps", True, "fp32"),
+        ("bf16", "cpu", False, "bf16"),
+        ("fp32", "cuda", True, "fp32"),
     ],
 )
 def test_precision_by_device(
-    asked: str, device: str, able: bool, expected: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    asked: str, device: str, able: bool, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: able)
-    assert precision_for(asked, torch.device(device)) == expected
+    assert precision_on(torch.device(device), asked) == expected
