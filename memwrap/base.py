@@ -1,6 +1,7 @@
 """What all models share: an encoder, a last layer of ours, pictures turned into what they take, and a folder."""
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -30,7 +31,7 @@ class Origin:
     image_shape: tuple[int, int, int]  # channels, height and width that it was tried on; others may do as well
 
 
-class EncoderModel(nn.Module):
+class EncoderModel(nn.Module, ABC):
     """An encoder and a last layer. Images are float tensors, normalised as the encoder wants them.
 
     classes: the names of the classes, if they have been given.
@@ -59,9 +60,9 @@ class EncoderModel(nn.Module):
         self._transform = transform
 
     @property
+    @abstractmethod
     def reference(self) -> Tensor:
         """A weight of the last layer, which tells the model's dtype and device."""
-        raise NotImplementedError
 
     @property
     def in_features(self) -> int:
@@ -100,9 +101,9 @@ class EncoderModel(nn.Module):
         }
         return settings, {"weights": _tensors_only(state), "probe": self._probe()}
 
+    @abstractmethod
     def layer_settings(self) -> dict[str, Any]:
         """What builds such a last layer, its variant among it."""
-        raise NotImplementedError
 
     def probe_logits(self, probe: dict[str, Tensor]) -> Tensor:
         """What tells whether two models compute the same: logits in evaluation mode and full precision.
@@ -112,8 +113,9 @@ class EncoderModel(nn.Module):
         with in_evaluation(self), exact_products(probe["images"]), exact_convolutions(probe["images"]):
             return self._probe_pass(probe)
 
+    @abstractmethod
     def _probe_pass(self, probe: dict[str, Tensor]) -> Tensor:
-        raise NotImplementedError
+        """The logits (B, C) of the probe's images, with its memory if there is one."""
 
     def _probe(self) -> dict[str, Tensor]:
         generator = torch.Generator().manual_seed(0)

@@ -37,6 +37,10 @@ class TrainingError(MemwrapError):
     """Training cannot go on: the loss diverged, or nothing could be saved."""
 
 
+class DivergedError(TrainingError):
+    """NaN or infinity in training: the loss or the weights are lost."""
+
+
 class RunError(MemwrapError):
     """A run's folder that is missing, damaged, unfinished, in use, or holds something else."""
 

@@ -50,7 +50,7 @@ def remembered_scores(
     judgement = _judgement(torch.cat(logits), test.labels)
     if memory_predictions is None:
         return {"memory_size": len(memory), **judgement}
-    predictions = torch.cat(logits).argmax(dim=1)
+    predictions = metrics.predicted(torch.cat(logits))
     return {
         "memory_size": len(memory),
         **judgement,
@@ -81,9 +81,9 @@ def _drawn_once(
     predictions, doubts, votes = [], [], []
     for batch in torch.split(test.encodings, BATCH_SIZE):
         memory, others = (source.encodings[_draw(source, memory_size, generator)] for _ in range(2))
-        memory_predictions = layer(memory, others).argmax(dim=1)
+        memory_predictions = metrics.predicted(layer(memory, others))
         reading = layer.read(batch, memory)
-        predictions.append(reading.logits.argmax(dim=1))
+        predictions.append(metrics.predicted(reading.logits))
         doubts.append(_doubtful(reading, memory_predictions))
         votes.append(_votes(reading, memory_predictions))
     judged = torch.cat(predictions)
@@ -101,7 +101,7 @@ def _draw(source: Encoded, size: int, generator: torch.Generator) -> Tensor:
 
 def _doubtful(reading: Reading, memory_predictions: Tensor) -> Tensor:
     """(B,): whether the strongest memory sample is a counterfactual"""
-    return metrics.tops_are_counterfactuals(reading.weights, reading.logits.argmax(dim=1), memory_predictions)
+    return metrics.tops_are_counterfactuals(reading.weights, metrics.predicted(reading.logits), memory_predictions)
 
 
 def _votes(reading: Reading, memory_predictions: Tensor) -> Tensor:
@@ -109,8 +109,8 @@ def _votes(reading: Reading, memory_predictions: Tensor) -> Tensor:
 
 
 def _judgement(logits: Tensor, labels: Tensor) -> dict[str, Any]:
-    predictions, (_, num_classes) = logits.argmax(dim=1), logits.shape
-    table = metrics.confusion(predictions, labels, num_classes)
+    predictions = metrics.predicted(logits)
+    table = metrics.confusion(predictions, labels, logits.shape[1])
     return {
         "accuracy": metrics.accuracy(predictions, labels),
         "class_accuracies": metrics.class_accuracies(table),

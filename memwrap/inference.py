@@ -7,7 +7,7 @@ from torch import Tensor
 
 from memwrap.base import EncoderModel, in_evaluation
 from memwrap.data.labelled import Images, LabelledImages
-from memwrap.metrics import accuracy
+from memwrap.metrics import accuracy, predicted
 from memwrap.model import MemoryClassifier
 from memwrap.samplers import RandomMemory
 
@@ -43,4 +43,4 @@ def accuracy_with_a_drawn_memory(
             logits = model.layer(encodings, encode_all(model, training.images.at(chosen)))
         else:
             logits = model.layer(encodings)
-    return accuracy(logits.argmax(dim=1).cpu(), judged.labels)
+    return accuracy(predicted(logits).cpu(), judged.labels)

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from memwrap.layer import MemoryWrap, PreparedMemory
+from memwrap.metrics import predicted
 
 _version = operator.attrgetter("_version")
 
@@ -73,7 +74,7 @@ class RememberedMemory(nn.Module):
             encodings = self.encodings[start : start + chunk_size]
             others = torch.ones(len(encodings), count, dtype=torch.bool, device=encodings.device)
             others.diagonal(start).fill_(False)
-            chunks.append(layer.read_prepared(encodings, self.prepared(), others).logits.argmax(dim=1))
+            chunks.append(predicted(layer.read_prepared(encodings, self.prepared(), others).logits))
         self.predictions = torch.cat(chunks)
 
 

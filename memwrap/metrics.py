@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from memwrap.errors import InputError
+from memwrap.errors import InputError, NonFiniteError
 
 # How far the sum of probabilities may be from one: a softmax in bfloat16 stays within 1/512, logits hardly ever do.
 SUM_TOLERANCE = 0.01
@@ -31,6 +31,14 @@ class ExplanationScores:
     counterfactual_share: float  # share of inputs whose strongest sample is a counterfactual: all others
     example_accuracy: float | None  # accuracy where the strongest is an example; None if it never is
     counterfactual_accuracy: float | None  # accuracy where the strongest is a counterfactual; None if it never is
+
+
+def predicted(logits: Tensor) -> Tensor:
+    """The class that a model gives each input, the first of equally likely ones. logits (B, C) -> (B,), int64"""
+    _check_form("logits", logits, "(B, C)", "floating point")
+    if not bool((nan := logits.isnan().any(1)).logical_not().all()):
+        raise NonFiniteError(f"logits of {int(nan.sum())} of {len(nan)} inputs are NaN; there is no class to predict")
+    return _first_largest(logits.detach())
 
 
 def accuracy(predictions: Tensor, labels: Tensor) -> float:

@@ -12,7 +12,7 @@ from memwrap.data.containers import Folder
 from memwrap.data.pictures import read_picture
 from memwrap.errors import DataError, InputError
 from memwrap.loading import Model
-from memwrap.metrics import tops_are_counterfactuals
+from memwrap.metrics import predicted, tops_are_counterfactuals
 from memwrap.model import MemoryClassifier
 
 AT_ONCE = 32
@@ -49,18 +49,15 @@ def predict_files(model: Model, paths: Sequence[Path]) -> Iterator[Prediction | 
 
 
 def judge(model: Model, images: Tensor) -> tuple[Tensor, Tensor | None]:
-    """images (B, channels, H, W) as the model takes them -> probabilities (B, C), and whether each is uncertain (B,)"""
+    """images (B, channels, H, W) as the model takes them -> logits (B, C), and whether each is uncertain (B,)"""
     with in_evaluation(model):
         if not isinstance(model, MemoryClassifier):
-            return model(images).softmax(dim=1), None
+            return model(images), None
         reading = model.read(images)
         memory = model.remembered
-        probabilities = reading.logits.softmax(dim=1)
         if memory is None or memory.predictions is None:
-            return probabilities, None
-        return probabilities, tops_are_counterfactuals(
-            reading.weights, reading.logits.argmax(dim=1), memory.predictions
-        )
+            return reading.logits, None
+        return reading.logits, tops_are_counterfactuals(reading.weights, predicted(reading.logits), memory.predictions)
 
 
 def _files(path: Path) -> list[Path]:
@@ -80,11 +77,10 @@ def _predict(model: Model, files: Sequence[Path]) -> list[Prediction | Unreadabl
             results[file] = Unreadable(str(file), str(error))
     if pixels:
         images = transform(torch.stack(list(pixels.values())).to(device))
-        probabilities, uncertain = judge(model, images)
-        top = probabilities.max(dim=1)
-        for row, file in enumerate(pixels):
-            label = int(top.indices[row])
+        logits, uncertain = judge(model, images)
+        labels, probabilities = predicted(logits).tolist(), logits.softmax(dim=1).tolist()
+        for row, (file, label) in enumerate(zip(pixels, labels, strict=True)):
             name = model.classes[label] if model.classes else str(label)
             doubt = None if uncertain is None else bool(uncertain[row])
-            results[file] = Prediction(str(file), label, name, float(top.values[row]), doubt)
+            results[file] = Prediction(str(file), label, name, probabilities[row][label], doubt)
     return [results[file] for file in files]

@@ -3,7 +3,7 @@
 import dataclasses
 import difflib
 import types
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
@@ -134,6 +134,23 @@ def with_changes(settings: Settings, changes: Mapping[str, Any], where: str) -> 
         raise SettingsError(f"{where}: {error}") from error
 
 
+# What has an effect only with one value of another setting.
+_ONLY_WITH = {
+    "drops": ("schedule", ("steps",)),
+    "momentum": ("optimizer", ("sgd",)),
+    **dict.fromkeys(("head", "project", "memory", "memory_size", "remember"), ("variant", VARIANTS[:2])),
+}
+
+
+def without_effect(settings: Settings, given: Iterable[str]) -> list[str]:
+    """Which of the settings that were given, by name, change nothing beside the others, and why."""
+    return [
+        f"{name} has no effect with {other} {getattr(settings, other)}"
+        for name, (other, values) in _ONLY_WITH.items()
+        if name in given and getattr(settings, other) not in values
+    ]
+
+
 def read_file(path: Path) -> dict[str, Any]:
     """The settings that a YAML file gives, by name, and a recipe if it names one."""
     import yaml
@@ -225,8 +242,6 @@ def _check_together(settings: Settings) -> None:
             f"encoder is {settings.encoder or 'left out'}, for which there are no pretrained weights; "
             "expected timm:NAME, as in --encoder timm:resnet18 --pretrained"
         )
-    if settings.variant == "standard" and (settings.head != "mlp" or settings.project is not None):
-        raise SettingsError("head and project shape a memory's layer; leave them out with variant standard")
     for name in ("validation", "test"):
         amount = getattr(settings, name)
         if amount > 1 and amount != int(amount):

@@ -14,7 +14,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from torch import Tensor, tensor
 
-from memwrap.errors import InputError
+from memwrap.errors import InputError, NonFiniteError
 from memwrap.metrics import (
     ExplanationScores,
     accuracy,
@@ -24,6 +24,7 @@ from memwrap.metrics import (
     explanation_scores,
     majority_vote,
     mean_and_spread,
+    predicted,
     top_samples,
     tops_are_counterfactuals,
 )
@@ -505,3 +506,22 @@ def test_what_cannot_be_scored_is_refused_in_words(case: str) -> None:
     call, message = REFUSED[case]
     with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
         call()
+
+
+# Predictions
+
+
+def test_of_equally_likely_classes_the_first_is_predicted() -> None:
+    logits = torch.tensor([[0.0, 2.0, 2.0, 1.0], [3.0, 3.0, 3.0, 3.0], [-torch.inf, -5.0, -6.0, -5.0]])
+    assert predicted(logits).tolist() == [1, 0, 1]
+
+
+@given(st.integers(1, 20), st.integers(1, 20), st.integers(0, 10))
+def test_a_prediction_is_what_a_loop_over_the_classes_finds(inputs: int, classes: int, seed: int) -> None:
+    logits = torch.randint(3, (inputs, classes), generator=torch.Generator().manual_seed(seed)).float()
+    assert predicted(logits).tolist() == [row.index(max(row)) for row in logits.tolist()]
+
+
+def test_there_is_no_prediction_of_nan() -> None:
+    with pytest.raises(NonFiniteError, match="logits of 1 of 2 inputs are NaN"):
+        predicted(torch.tensor([[0.0, 1.0], [torch.nan, 0.0]]))

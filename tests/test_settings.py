@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from memwrap.errors import SettingsError
-from memwrap.settings import Settings, SettledSettings, read_file, with_changes
+from memwrap.settings import Settings, SettledSettings, read_file, with_changes, without_effect
 
 
 def refused(message: str, **given: Any) -> None:
@@ -153,8 +153,6 @@ def test_values_come_out_in_their_declared_kind() -> None:
         ({"pretrained": True}, "encoder is left out, for which there are no pretrained weights; expected timm:NAME"),
         ({"pretrained": True, "encoder": "resnet18"}, "encoder is resnet18, for which there are no pretrained weights"),
         ({"weights": "a.pth", "encoder": "tiny"}, "encoder is tiny, for which there are no pretrained weights"),
-        ({"variant": "standard", "head": "linear"}, "head and project shape a memory's layer; leave them out"),
-        ({"variant": "standard", "project": 8}, "head and project shape a memory's layer; leave them out"),
         ({"validation": 10.5}, "validation is 10.5; expected a whole number of images, or a share below 1"),
         ({"test": 1.5}, "test is 1.5; expected a whole number of images, or a share below 1"),
     ],
@@ -246,3 +244,21 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
 )
 def test_settled_settings_come_back_from_json(settings: SettledSettings) -> None:
     assert SettledSettings(**json.loads(json.dumps(dataclasses.asdict(settings)))) == settings
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({"drops": (0.5,)}, ["drops has no effect with schedule cosine"]),
+        ({"drops": (0.5,), "schedule": "steps"}, []),
+        ({"optimizer": "adamw", "momentum": 0.5}, ["momentum has no effect with optimizer adamw"]),
+        ({"momentum": 0.5}, []),
+        ({"memory_size": 5, "head": "linear"}, []),
+        (
+            {"variant": "standard", "remember": 5, "head": "linear", "lr": 1.0},
+            ["head has no effect with variant standard", "remember has no effect with variant standard"],
+        ),
+    ],
+)
+def test_what_is_given_in_vain_is_told(changes: dict[str, Any], found: list[str]) -> None:
+    assert without_effect(Settings(**changes), changes) == found

@@ -1,9 +1,7 @@
 """The commands."""
 
 import os
-import signal
 import sys
-import threading
 import warnings
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,7 +10,8 @@ import typer
 from typer.core import TyperGroup
 
 from memwrap.cli.failures import INTERRUPTED, report
-from memwrap.cli.flags import completing, with_settings
+from memwrap.cli.flags import completing, given_again, with_settings
+from memwrap.cli.signals import interrupt_on_signals
 from memwrap.recipes import RECIPES
 from memwrap.version import __version__
 
@@ -57,6 +56,17 @@ Root = Annotated[
     typer.Option(help="Where svhn, cifar10 and cinic10 lie, or are downloaded to.", show_default="MEMWRAP_DATA"),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, for scripts.")]
+# What a stopped run is gone on with: flags that do not change what is trained.
+MANNER = (
+    "data_root",
+    "hold_mb",
+    "workers",
+    "device",
+    "tensorboard",
+    "skip_evaluation",
+    "as_json",
+    "checkpoint_seconds",
+)
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder that train made.", show_default=False)]
 
 
@@ -72,6 +82,7 @@ def main_options(
 
 @with_settings
 def train(
+    context: typer.Context,
     data: Annotated[
         str | None,
         typer.Argument(
@@ -120,24 +131,13 @@ def train(
     apart for the test, unless there are train/ and test/. Ctrl-C stops, and
     --resume goes on.
     """
-    from memwrap.cli import commands
+    from memwrap.cli.reading import Reading
+    from memwrap.cli.train import Manner
+    from memwrap.cli.train import train as run_command
 
-    commands.train(
-        data=data,
-        out=out,
-        recipe=recipe,
-        config=config,
-        settings=settings,
-        resume=resume,
-        data_root=data_root,
-        hold_mb=hold_mb,
-        workers=workers,
-        device=device,
-        tensorboard=tensorboard,
-        evaluate=not skip_evaluation,
-        as_json=as_json,
-        checkpoint_seconds=checkpoint_seconds,
-    )
+    reading = Reading(data_root, hold_mb, workers)
+    manner = Manner(reading, device, tensorboard, not skip_evaluation, as_json, checkpoint_seconds)
+    run_command(data, out, recipe, config, settings, resume, manner, given_again(context, MANNER))
 
 
 app.command("train")(train)
@@ -170,17 +170,17 @@ def evaluate(
     The record is kept as evaluation.json in the run's folder, unless it is
     of other --data.
     """
-    from memwrap.cli import commands
+    from memwrap.cli.evaluate import evaluate as run_command
+    from memwrap.cli.reading import Reading
 
-    commands.evaluate(
+    reading = Reading(data_root, hold_mb, workers)
+    run_command(
         run,
         data=data,
         skip_bad=skip_bad,
         run_data=run_data,
         split=split,
-        data_root=data_root,
-        hold_mb=hold_mb,
-        workers=workers,
+        reading=reading,
         device=device,
         as_json=as_json,
     )
@@ -202,9 +202,9 @@ def predict(
     Unsure means that the memory image which counted most is one that the
     model itself puts into another class.
     """
-    from memwrap.cli import commands
+    from memwrap.cli.predict import predict as run_command
 
-    commands.predict(run, images, device, as_json)
+    run_command(run, images, device, as_json)
 
 
 @app.command()
@@ -216,16 +216,17 @@ def demo(
     as_json: AsJson = False,
 ) -> None:
     """Compare classifiers with and without a memory on a few embedded digits, in about a minute, without network."""
-    from memwrap.cli import commands
+    from memwrap.cli.demo import demo as run_command
 
-    commands.demo(out, seeds, as_json)
+    run_command(out, seeds, as_json)
 
 
 def main() -> None:
     """The program: runs a command and ends with its exit code."""
     arguments = sys.argv[1:]
     debug = "--debug" in arguments or bool(os.environ.get("MEMWRAP_DEBUG"))
-    _prepare_process()
+    interrupt_on_signals()
+    _show_any_name()
     if not debug and not sys.warnoptions:
         warnings.simplefilter("ignore")  # of libraries, about their own lines; ours are printed
     try:
@@ -234,10 +235,8 @@ def main() -> None:
         sys.exit(report(error, debug))
 
 
-def _prepare_process() -> None:
-    """A polite kill is as Ctrl-C, and what a terminal or file cannot show of a name is written in another way."""
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+def _show_any_name() -> None:
+    """What a terminal or file cannot show of a name is written in another way."""
     for stream in (sys.stdout, sys.stderr):
         if reconfigure := getattr(stream, "reconfigure", None):
             reconfigure(errors="backslashreplace")

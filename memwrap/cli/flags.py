@@ -53,6 +53,18 @@ def _parameters() -> list[inspect.Parameter]:
     return found
 
 
+def given_again(context: typer.Context, names: Iterable[str]) -> list[str]:
+    """Those of a command's flags that were given, as they can be given again."""
+    flags: dict[str | None, Any] = {flag.name: flag for flag in context.command.params}
+    again = []
+    for name in names:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            flag = flags[name]
+            again += [flag.opts[0]] if flag.is_flag else [flag.opts[0], str(context.params[name])]
+    return again
+
+
 def completing(values: Iterable[str]) -> Callable[[str], list[str]]:
     """What a shell is told of a flag's values."""
 

@@ -29,11 +29,6 @@ _DRAWN = {
 }
 
 
-def plain_console(stderr: bool = False) -> Console:
-    """A console that shows text as it is: a class may be called [red] or :cat:. Lines are not broken."""
-    return Console(stderr=stderr, soft_wrap=True, markup=False, emoji=False, highlight=False)
-
-
 def evaluation(console: Console, record: dict[str, Any]) -> None:
     """Print what `evaluate_run` found."""
     head, left_out = f"{record['run']}: {record['variant']}", dict(record["left_out"])

@@ -19,6 +19,7 @@ from rich.progress import (
 )
 from rich.table import Column
 
+from memwrap.cli.signals import interrupt_if_asked
 from memwrap.errors import SettingsError
 from memwrap.training.loop import Moment
 
@@ -132,14 +133,19 @@ def reading_bars(console: Console) -> Callable[[str], AbstractContextManager[Cal
     def bar(title: str) -> Iterator[Callable[[int, int | None], None]]:
         if not console.is_terminal:
             console.print(f"{title} ...")
-            yield lambda _done, _total: None
+            yield lambda _done, _total: interrupt_if_asked()
             return
         count = DownloadColumn() if title.startswith("downloading") else MofNCompleteColumn()
         with Progress(
             TextColumn("{task.description}"), BarColumn(), count, TimeRemainingColumn(), console=console, transient=True
         ) as progress:
             task = progress.add_task(title, total=None)
-            yield lambda done, total: progress.update(task, completed=done, total=total)
+
+            def update(done: int, total: int | None) -> None:
+                interrupt_if_asked()
+                progress.update(task, completed=done, total=total)
+
+            yield update
 
     return bar
 

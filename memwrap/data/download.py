@@ -59,7 +59,7 @@ def _fetch(url: str, part: Path, target: Path, md5: str | None, report: Report) 
         part.unlink()
         raise DataError(
             f"{target}: what {_host(url)} sent has the md5 {found}; expected {md5}. It was removed: run this again, or "
-            "put the right file there yourself"
+            "put the right file there yourself; --data-root names another place"
         )
     part.replace(target)
 

@@ -102,7 +102,8 @@ def _read(read: Callable[[], _T], fetch: Callable[[], None], file: Path) -> _T:
         return read()
     except (RuntimeError, OSError) as error:
         raise DataError(
-            f"{file}: cannot be used ({brief(error)}); if it is damaged, remove it and run this again to fetch it anew"
+            f"{file}: cannot be used ({brief(error)}); if it is damaged, remove it and run this again to fetch it "
+            "anew; if it lies elsewhere, say where with --data-root"
         ) from error
 
 
@@ -127,7 +128,7 @@ def _cinic10_folder(root: Path) -> Path:
             return folder
     raise DataError(
         f"cinic10: no folder train/ in {', '.join(str(folder) for folder in folders)}; fetch CINIC-10.tar.gz from "
-        f"https://datashare.ed.ac.uk/handle/10283/3192 and unpack it in {folders[-1]}"
+        f"https://datashare.ed.ac.uk/handle/10283/3192 and unpack it in {folders[-1]}, or where --data-root says"
     )
 
 

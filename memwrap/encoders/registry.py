@@ -95,6 +95,8 @@ def _create_timm(name: str, num_classes: int, channels: int, arguments: dict[str
     except Exception as error:
         if not arguments.get("pretrained"):
             raise
+        without = {key: value for key, value in arguments.items() if not key.startswith("pretrained")}
+        timm.create_model(name, num_classes=num_classes, in_chans=channels, **without)  # fails if not for the weights
         raise InputError(
             f"the pretrained weights of 'timm:{name}' cannot be had ({brief(error)}); check the network, or give them "
             "as a file (--weights), or start without them"

@@ -145,18 +145,19 @@ class RunTraining:
             remember(self.model, images.images.at(chosen), images.labels[chosen])
             remembered = self.run.splits.train[chosen].tolist()
         settings, parts = self.model.packed()
-        settings["training"] = {"finished": True, "remembered": remembered, **self._state()}
+        settings["training"] = {**_state(self.trainer, self.seconds, finished=True), "remembered": remembered}
         store.write(self.run.path, settings, parts)
-
-    def _state(self) -> dict[str, Any]:
-        return {"progress": asdict(self.trainer.progress), "seconds": self.seconds}
 
 
 def packed(model: Model, trainer: Trainer, seconds: float) -> tuple[dict[str, Any], store.Parts]:
     """A model in the midst of training, as a folder stores it."""
     settings, parts = model.packed()
-    settings["training"] = {"finished": False, "progress": asdict(trainer.progress), "seconds": seconds}
+    settings["training"] = _state(trainer, seconds, finished=False)
     return settings, {**parts, "optimizer": optimizer_tensors(model, trainer.optimizer)}
+
+
+def _state(trainer: Trainer, seconds: float, finished: bool) -> dict[str, Any]:
+    return {"finished": finished, "progress": asdict(trainer.progress), "seconds": seconds}
 
 
 def remembered_indices(labels: Tensor, settings: SettledSettings) -> Tensor:
@@ -185,12 +186,7 @@ def begin(
 
 def resume(run: Run, data: DataSet, device: torch.device | str = "cpu") -> RunTraining:
     """The run from where it was last saved."""
-    settings, parts = read_model(run.path)
-    state = training_state(run.path, settings)
-    if state is None:
-        raise RunError(f"{run.path}: holds a model without the state of its training; it cannot be resumed")
-    if state["finished"]:
-        raise RunError(f"{run.path}: the run is finished; there is nothing to resume")
+    settings, parts, state = stored_state(run)
     model = model_of(run.path, settings, parts).to(device)
     images = run.splits.of(data, "train")
     try:
@@ -212,6 +208,17 @@ def resume(run: Run, data: DataSet, device: torch.device | str = "cpu") -> RunTr
 def device_name(device: torch.device) -> str:
     """A card by its name, as "NVIDIA H200"; anything else by its kind, as "cpu"."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def stored_state(run: Run) -> tuple[dict[str, Any], store.Parts, dict[str, Any]]:
+    """The model's settings and tensors, and how far its training has come; a RunError if there is nothing to resume."""
+    settings, parts = read_model(run.path)
+    state = training_state(run.path, settings)
+    if state is None:
+        raise RunError(f"{run.path}: holds a model without the state of its training; it cannot be resumed")
+    if state["finished"]:
+        raise RunError(f"{run.path}: the run is finished; there is nothing to resume")
+    return settings, parts, state
 
 
 def _check_memories(settings: SettledSettings, images: int) -> None:

@@ -2,15 +2,15 @@
 
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from memwrap.data.labelled import HeldImages, Images, LabelledImages
-from memwrap.errors import NonFiniteError, SettingsError, TrainingError
+from memwrap.data.labelled import HeldImages, LabelledImages
+from memwrap.errors import DivergedError, NonFiniteError, SettingsError
 from memwrap.inference import encode_all
 from memwrap.loading import Model
 from memwrap.model import MemoryClassifier
@@ -21,6 +21,9 @@ from memwrap.training import augmentation
 from memwrap.training.plan import Plan, PlannedStep
 from memwrap.training.schedule import learning_rate
 from memwrap.training.step import Batch, Encode, Outcome, training_step
+
+# For each tensor of indices (n,) in turn what `Encode` takes: pixels (n, C, H, W), or encodings (n, D).
+RowsInBatches = Callable[[Iterable[Tensor]], Iterator[Tensor]]
 
 BF16 = "bf16"
 
@@ -102,10 +105,10 @@ class Trainer:
                 planned.append(step)
                 yield step.indices
 
-        for pixels in self._images.batches(indices()):
+        for rows in self._rows(indices()):
             step = planned.popleft()
             labels = self.plan.labels[step.indices[: step.inputs]]
-            yield self._advance(Batch(*(part.to(self.device) for part in (pixels, step.numbers, labels))))
+            yield self._advance(Batch(*(part.to(self.device) for part in (rows, step.numbers, labels))))
 
     def _advance(self, batch: Batch) -> Moment:
         settings, done, per_epoch = self.settings, self.progress, self.plan.steps_per_epoch
@@ -150,24 +153,25 @@ class Trainer:
         done.loss, done.correct, done.seen = 0.0, 0, 0
         return ended
 
-    def diverged(self, what: str) -> TrainingError:
+    def diverged(self, what: str) -> DivergedError:
         """The error to end with when NaN or infinity shows in this step, or after the last."""
         step, lr = min(self.progress.step + 1, self.steps), self.optimizer.param_groups[0]["lr"]
-        return TrainingError(
+        return DivergedError(
             f"training diverged in step {step} of {self.steps} (epoch {math.ceil(step / self.plan.steps_per_epoch)}) "
             f"at learning rate {lr:.3g}: {what}. Try a lower rate (lr {self.settings.lr / 10:.2g}), a longer warm-up, "
             "precision fp32, or look for broken images"
         )
 
     def _prepare(self, data: LabelledImages) -> None:
-        """Set where images come from and how they are encoded."""
+        """Set where a step's rows come from and how they are encoded."""
         images, settings, transform = data.images, self.settings, self.model.transform
         if settings.freeze and not settings.augment:
             # A frozen encoder gives the same encoding every time: each image is encoded once.
-            self._images: Images = HeldImages(encode_all(self.model, images))
+            encodings = encode_all(self.model, images)
+            self._rows: RowsInBatches = lambda indices: (encodings[each.to(self.device)] for each in indices)
             self._encode: Encode = lambda encodings, _: encodings
             return
-        self._images = images.to(self.device) if isinstance(images, HeldImages) else images
+        self._rows = (images.to(self.device) if isinstance(images, HeldImages) else images).batches
         self._encode = lambda pixels, numbers: self.model.encode(
             augmentation.prepared(pixels, numbers, settings.augment, transform.mean, transform.std)
         )

@@ -10,18 +10,18 @@ from torch.optim import Optimizer
 
 from memwrap.layer import MemoryWrap
 
-# Pixels uint8 (n, C, H, W), and uniform numbers (n, K) for their random changes -> encodings (n, D).
+# Rows, such as pixels uint8 (n, C, H, W), and uniform numbers (n, K) for their random changes -> encodings (n, D).
 Encode = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What a step is given; the memory's images come after the inputs'.
+    """What a step is given; the memory's rows come after the inputs'.
 
-    pixels uint8 (B + M, C, H, W), numbers (B + M, K), labels (B,). Without a memory of its own, M = 0.
+    rows (B + M, ...) as `Encode` takes them, numbers (B + M, K), labels (B,). Without a memory of its own, M = 0.
     """
 
-    pixels: Tensor
+    rows: Tensor
     numbers: Tensor
     labels: Tensor
 
@@ -67,11 +67,11 @@ def batch_logits(layer: nn.Module, encode: Encode, batch: Batch) -> Tensor:
     other, for a single pass.
     """
     inputs = len(batch.labels)
-    encodings = encode(batch.pixels[:inputs], batch.numbers[:inputs])
+    encodings = encode(batch.rows[:inputs], batch.numbers[:inputs])
     if not isinstance(layer, MemoryWrap):
         logits: Tensor = layer(encodings)
         return logits
-    if len(batch.pixels) > inputs:
-        return layer.forward(encodings, encode(batch.pixels[inputs:], batch.numbers[inputs:]))
+    if len(batch.rows) > inputs:
+        return layer.forward(encodings, encode(batch.rows[inputs:], batch.numbers[inputs:]))
     first, second = encodings.tensor_split(2)
     return torch.cat([layer(first, second), layer(second, first)])

@@ -326,6 +326,7 @@ def test_a_loss_that_diverges_ends_with_step_rate_and_advice(data: Path, out: Pa
     assert "of 20 (epoch " in message
     assert "at learning rate 1e+09" in message
     assert "Try a lower rate (lr 1e+08), a longer warm-up" in message
+    assert "give others with another --out" in message
 
 
 def test_weights_that_diverge_in_the_last_step_of_all_are_not_kept(data: Path, out: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from memwrap.cli import commands
+from memwrap.cli import evaluate as command
 from memwrap.errors import SaveError
 from tests.cli import QUICK, fails, photos, record, run, succeeds
 from tests.cli.conftest import Trained
@@ -158,7 +158,7 @@ def test_a_run_that_cannot_be_written_to_is_judged_all_the_same(
     def refuse(*_: object) -> None:
         raise SaveError("evaluation.json: cannot be written (Read-only file system)")
 
-    monkeypatch.setattr(commands, "write_json", refuse)
+    monkeypatch.setattr(command, "write_json", refuse)
     result = succeeds("evaluate", trained.run)
     assert "judged on 4 test images" in result.out
     assert "warning: evaluation.json: cannot be written (Read-only file system)" in result.err

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from memwrap import errors
-from memwrap.cli import commands
+from memwrap.cli import predict as command
 from memwrap.cli.failures import CODES, report
 from tests.cli import Result, run, run_apart
 from tests.cli.conftest import Trained
@@ -51,7 +51,7 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise ZeroDivisionError("the reason\nand more")
 
-    monkeypatch.setattr(commands, "predict", fail)
+    monkeypatch.setattr(command, "predict", fail)
 
 
 def test_an_unexpected_error_is_one_line_that_leads_to_debug(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +107,7 @@ def test_wrong_usage_ends_with_2(words: list[str]) -> None:
 def test_warnings_of_libraries_are_for_those_who_look_for_faults(
     monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder, debug: bool
 ) -> None:
-    monkeypatch.setattr(commands, "predict", lambda *_: warnings.warn("deep inside", stacklevel=1))
+    monkeypatch.setattr(command, "predict", lambda *_: warnings.warn("deep inside", stacklevel=1))
     run("predict", "run", "image.png", *["--debug"] * debug)
     assert [str(each.message) for each in recwarn] == ["deep inside"] * debug
 
@@ -116,13 +116,13 @@ def test_ctrl_c_outside_of_training_ends_in_words(monkeypatch: pytest.MonkeyPatc
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(commands, "predict", interrupted)
+    monkeypatch.setattr(command, "predict", interrupted)
     assert run("predict", "run", "image.png") == Result(130, "", "memwrap: stopped\n")
 
 
 def test_what_a_stream_cannot_show_is_written_in_another_way() -> None:
     result = run_apart(
-        "predict", "run", "x", before="import memwrap.cli.commands as c; c.predict = lambda *_: print('±')",
+        "predict", "run", "x", before="import memwrap.cli.predict as c; c.predict = lambda *_: print('±')",
         PYTHONIOENCODING="ascii",
     )  # fmt: skip
     assert result == Result(0, "\\xb1\n", "")

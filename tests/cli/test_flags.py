@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 import memwrap
 from memwrap.cli.app import app
-from memwrap.cli.commands import chosen_settings
+from memwrap.cli.train import chosen_settings
 from memwrap.errors import SettingsError
 from memwrap.recipes import RECIPES
 from memwrap.settings import Settings

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from memwrap.cli import commands
+from memwrap.cli import predict as command
 from memwrap.prediction import Prediction
 from tests.cli import fails, picture, run, run_apart, succeeds
 from tests.cli.conftest import Trained
@@ -39,7 +39,7 @@ def test_each_image_has_a_line_with_class_and_probability(trained: Trained) -> N
 
 def test_an_unsure_prediction_is_called_so(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
     found = [Prediction("a.png", 0, "cat", 0.5134, uncertain) for uncertain in (True, False, None)]
-    monkeypatch.setattr(commands, "predict_files", lambda *_: iter(found))
+    monkeypatch.setattr(command, "predict_files", lambda *_: iter(found))
     result = succeeds("predict", trained.run, "a.png")
     assert result.out.splitlines() == ["a.png: cat (51.3%, unsure)", "a.png: cat (51.3%)", "a.png: cat (51.3%)"]
 

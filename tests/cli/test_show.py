@@ -13,6 +13,7 @@ import pytest
 from rich.cells import cell_len
 
 from memwrap.cli import show
+from memwrap.cli.terminal import plain_console
 
 DRAWN = ("training_subset", "whole_training_set")
 SCORES = (
@@ -58,7 +59,7 @@ def shown(record: dict[str, Any], columns: int = 80) -> list[str]:
     """The lines on a screen so wide."""
     screen = io.StringIO()
     with patch.dict(os.environ, COLUMNS=str(columns)), contextlib.redirect_stdout(screen):
-        show.evaluation(show.plain_console(), record)
+        show.evaluation(plain_console(), record)
     return screen.getvalue().splitlines()
 
 

@@ -1,5 +1,6 @@
 """Training from the command line: what is made, what is said, and what goes where."""
 
+import json
 import shlex
 import shutil
 from collections.abc import Iterator
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from memwrap.cli import commands
+from memwrap.cli import train as train_command
 from tests.cli import QUICK, Result, fails, photos, record, run, same_weights, succeeds
 from tests.cli.conftest import Trained
 from tests.data.test_download import Server
@@ -191,7 +192,7 @@ def test_what_is_no_run_is_not_gone_on_with(tmp_path: Path) -> None:
 def stopping(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Commands stop after a step, as if by a signal."""
     with monkeypatch.context() as patched:
-        patched.setattr(commands, "_stop_on_signals", lambda: nullcontext(lambda: True))
+        patched.setattr(train_command, "stop_on_signals", lambda _: nullcontext(lambda: True))
         yield
 
 
@@ -213,14 +214,31 @@ def test_a_stopped_run_says_how_to_go_on(data: Path, tmp_path: Path, stopping: N
 
 
 def test_what_concerns_the_machine_is_asked_for_again(data: Path, out: Path, stopping: None) -> None:
-    words = again(run("train", data, "--out", out, *QUICK, "--device", "cpu", "--tensorboard"))
-    assert words == ["train", "--resume", "--out", str(out), "--device", "cpu", "--tensorboard"]
+    own = ["--device", "cpu", "--tensorboard", "--no-evaluate", "--workers", "1", "--json", "--hold-mb", "7"]
+    words = again(run("train", data, "--out", out, *QUICK, *own))
+    asked = ["train", "--resume", "--out", str(out)]
+    assert words[: len(asked)] == asked
+    assert sorted(words[len(asked) :]) == sorted(own)
 
 
 def test_a_run_that_is_not_finished_is_not_judged(data: Path, out: Path, stopping: None) -> None:
     run("train", data, "--out", out, *QUICK)
     for command in (["evaluate", out], ["predict", out, data]):
         assert "the run is not finished, 1 steps are done; go on with: memwrap train" in fails(4, *command)
+
+
+def test_a_finished_run_is_refused_before_its_images_are_read(data: Path, out: Path) -> None:
+    succeeds("train", data, "--out", out, *QUICK)
+    shutil.rmtree(data)
+    assert "nothing to resume" in fails(4, "train", "--resume", "--out", out)
+
+
+def test_who_goes_on_elsewhere_is_told(unfinished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = record(unfinished) | {"device": "NVIDIA H200"}
+    stored["settings"]["precision"] = "bf16"
+    (unfinished / "run.json").write_text(json.dumps(stored))
+    said = run("train", "--resume", "--out", unfinished).err
+    assert "warning: the run was begun on NVIDIA H200 and goes on on cpu, slowly, as it is in bf16" in said
 
 
 @pytest.fixture

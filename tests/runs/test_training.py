@@ -476,3 +476,12 @@ def test_a_plain_classifier_that_diverged_does_not_replace_its_last_good_state(d
     with pytest.raises(NonFiniteError):
         begun.save()
     assert resume(open_run(tmp_path / "run"), data).trainer.progress.step == 0
+
+
+# Where it is trained
+
+
+def test_the_record_says_on_what_and_in_which_precision(data: DataSet, tmp_path: Path) -> None:
+    run = begin(tmp_path / "run", data, changed(precision="auto"), "default").run
+    stored = open_run(run.path)
+    assert (run.device, run.settings.precision) == (stored.device, stored.settings.precision) == ("cpu", "fp32")

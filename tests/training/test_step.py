@@ -67,7 +67,7 @@ def slow_logits(model: Model, encoding: Tensor, memory: Tensor) -> Tensor:
 
 
 def slow_batch_logits(model: Model, batch: Batch) -> Tensor:
-    images, inputs = as_images(batch.pixels, batch.numbers), len(batch.labels)
+    images, inputs = as_images(batch.rows, batch.numbers), len(batch.labels)
     encodings = model.encoder(images[:inputs])
     if isinstance(model, memwrap.StandardClassifier):
         return torch.stack([model.layer.weight @ encoding + model.layer.bias for encoding in encodings])
@@ -127,7 +127,7 @@ def gradients(model: nn.Module) -> list[Tensor]:
 
 def test_a_drawn_memory_gives_the_loss_of_the_model_called_with_it() -> None:
     model, batch = new_model(), new_batch(6, 9)
-    twin, images = copy.deepcopy(model), as_images(batch.pixels, batch.numbers)
+    twin, images = copy.deepcopy(model), as_images(batch.rows, batch.numbers)
     loss = cross_entropy(twin(images[:6], memory=images[6:]), batch.labels)
     loss.backward()
     outcome = step(model, batch, new_optimizer(model, lr=0))
@@ -144,7 +144,7 @@ def test_loss_and_gradients_are_those_of_the_published_package(variant: str, pub
     encoder, layer = copy.deepcopy(model.encoder), published(model.in_features, CLASSES).double()
     layer.classifier.fc1.load_state_dict(model.layer.head.first.state_dict())
     layer.classifier.fc2.load_state_dict(model.layer.head.second.state_dict())
-    images = as_images(batch.pixels, batch.numbers)
+    images = as_images(batch.rows, batch.numbers)
     loss = cross_entropy(layer(encoder(images[:6]), encoder(images[6:])), batch.labels)
     loss.backward()
     outcome = step(model, batch, new_optimizer(model, lr=0))
@@ -157,7 +157,7 @@ def test_batch_normalisation_sees_inputs_and_memory_apart() -> None:
     convolution, normalisation = (
         next(each for each in model.encoder.modules() if isinstance(each, kind)) for kind in (nn.Conv2d, nn.BatchNorm2d)
     )
-    maps = copy.deepcopy(convolution)(as_images(batch.pixels, batch.numbers)).detach()
+    maps = copy.deepcopy(convolution)(as_images(batch.rows, batch.numbers)).detach()
     means, variances = normalisation.running_mean.clone(), normalisation.running_var.clone()
     for part in (maps[:6], maps[6:]):
         means, variances = 0.9 * means + 0.1 * part.mean((0, 2, 3)), 0.9 * variances + 0.1 * part.var((0, 2, 3))

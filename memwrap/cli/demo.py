@@ -1,0 +1,47 @@
+"""memwrap demo."""
+
+import shlex
+from dataclasses import asdict
+from pathlib import Path
+
+from memwrap.cli.show import percent
+from memwrap.cli.terminal import errors, plain_console, print_json
+from memwrap.cli.train import refuse_here
+from memwrap.demo import DemoResult, compare, demo_settings, refuse_if_no_demo
+from memwrap.metrics import mean_and_spread
+from memwrap.settings import VARIANTS
+
+
+def demo(out: Path, seeds: int, as_json: bool) -> None:
+    """See `memwrap demo --help`."""
+    out = out.expanduser()
+    refuse_here(out)
+    refuse_if_no_demo(out)
+    results = _compared(out, seeds)
+    summary = {
+        variant: mean_and_spread([each.accuracy for each in results if each.variant == variant])
+        for variant in reversed(VARIANTS)
+    }
+    if as_json:
+        means = {variant: {"mean": mean, "spread": spread} for variant, (mean, spread) in summary.items()}
+        print_json({"run": str(out), "results": [asdict(each) for each in results], "summary": means})
+        return
+    console = plain_console()
+    console.print(f"accuracy on {results[0].test_images} other digits, mean and standard deviation of {seeds}:")
+    for variant, (mean, spread) in summary.items():
+        console.print(f"  {variant:12} {percent(mean)} ± {100 * spread:.2f}")
+    console.print(f"\nA run with a memory is in {out}. Try:")
+    console.print("  " + shlex.join(["memwrap", "predict", str(out), str(out / "pictures")]))
+    console.print("  " + shlex.join(["memwrap", "evaluate", str(out)]))
+
+
+def _compared(out: Path, seeds: int) -> list[DemoResult]:
+    """All results, each shown as soon as it is there."""
+    settings, results = demo_settings(VARIANTS[0], 0), []
+    errors.print(
+        f"training {len(VARIANTS)} variants on {settings.samples} digits, {settings.epochs} epochs, {seeds} seeds ..."
+    )
+    for result in compare(seeds, out):
+        results.append(result)
+        errors.print(f"  {result.variant}, seed {result.seed}: {percent(result.accuracy)}")
+    return results

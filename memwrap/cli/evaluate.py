@@ -1,0 +1,79 @@
+"""memwrap evaluate."""
+
+from pathlib import Path
+from typing import Any
+
+from memwrap.cli import show
+from memwrap.cli.reading import Reading
+from memwrap.cli.terminal import device_named, plain_console, print_json, warn
+from memwrap.data.labelled import DataSet, LabelledImages
+from memwrap.data.sources import open_data
+from memwrap.errors import DataError, SaveError, SettingsError
+from memwrap.loading import Model
+from memwrap.runs.data import data_of
+from memwrap.runs.evaluation import evaluate_run, finished_model, labelled_like
+from memwrap.runs.folder import Run, open_run, write_json
+
+EVALUATIONS = {"test": "evaluation.json", "validation": "evaluation-validation.json"}  # by split
+
+
+def evaluate(
+    path: Path,
+    *,
+    data: str | None,
+    skip_bad: bool,
+    run_data: str | None,
+    split: str,
+    reading: Reading,
+    device: str,
+    as_json: bool,
+) -> None:
+    """See `memwrap evaluate --help`."""
+    if split not in EVALUATIONS:
+        raise SettingsError(f"split is {split!r}; expected {' or '.join(EVALUATIONS)}")
+    run = open_run(path)
+    model = finished_model(run, device_named(device))
+    own = _own_data(run, run_data, reading)
+    judged = None if data is None else _other_images(run, model, data, skip_bad, reading)
+    record = evaluate_run(run, model, own, judged, split if data is None else data)
+    show_evaluation(record, as_json)
+    if "images" not in record:
+        raise DataError(record["left_out"]["accuracy"])
+    if data is None:
+        keep_evaluation(path, record)
+
+
+def show_evaluation(record: dict[str, Any], as_json: bool) -> None:
+    """What `evaluate_run` found, for people or for scripts."""
+    if as_json:
+        print_json(record)
+    else:
+        show.evaluation(plain_console(), record)
+
+
+def keep_evaluation(path: Path, record: dict[str, Any]) -> None:
+    """In the run's folder, if that can be written to: what was found has been shown anyway."""
+    try:
+        write_json(path, EVALUATIONS[record["split"]], record)
+    except SaveError as error:
+        warn(str(error))
+
+
+def _own_data(run: Run, moved_to: str | None, reading: Reading) -> DataSet | str:
+    """The run's data, or why it cannot be had."""
+    try:
+        return data_of(run, moved_to, **reading.options())
+    except DataError as error:
+        return f"{error}; if the run's data has moved, give --run-data"
+
+
+def _other_images(run: Run, model: Model, data: str, skip_bad: bool, reading: Reading) -> LabelledImages:
+    (channels, size, _), fit = model.transform.shape, model.transform.fit
+    given = open_data(data, size=size, fit=fit, channels=channels, skip_bad=skip_bad, **reading.options())
+    if given.fingerprint == run.data.fingerprint and given.test is None:
+        raise SettingsError(
+            f"--data {data} is what the run was trained on, and would be judged whole, training images too; leave "
+            "--data out to judge its test images, or say with --run-data that they are there now"
+        )
+    warn(*given.warnings)
+    return labelled_like(run, given, data)

@@ -1,0 +1,32 @@
+"""memwrap predict."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+import typer
+
+from memwrap.cli.failures import CODES
+from memwrap.cli.terminal import device_named, errors, plain_console, print_json
+from memwrap.errors import DataError
+from memwrap.prediction import Prediction, predict_files
+from memwrap.runs.evaluation import finished_model
+from memwrap.runs.folder import open_run
+
+
+def predict(run: Path, images: list[Path], device: str, as_json: bool) -> None:
+    """See `memwrap predict --help`."""
+    model = finished_model(open_run(run), device_named(device))
+    console, results = plain_console(), []
+    for result in predict_files(model, images):
+        results.append(result)
+        if not isinstance(result, Prediction):
+            errors.print(f"{result.path}: cannot be judged, {result.reason}")
+        elif not as_json:
+            doubt = ", unsure" if result.uncertain else ""
+            console.print(f"{result.path}: {result.name} ({result.probability:.1%}{doubt})")
+    if not results:
+        raise DataError(f"there are no files in {', '.join(map(str, images))}; expected images")
+    if as_json:
+        print_json([asdict(result) for result in results])
+    if not all(isinstance(result, Prediction) for result in results):
+        raise typer.Exit(CODES[DataError])

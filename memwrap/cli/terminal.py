@@ -1,0 +1,41 @@
+"""What all commands share: where words go, JSON for scripts, and the device that a flag names."""
+
+import json
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.text import Text
+
+from memwrap.errors import SettingsError
+
+
+def plain_console(stderr: bool = False) -> Console:
+    """A console that shows text as it is: a class may be called [red] or :cat:. Lines are not broken."""
+    return Console(stderr=stderr, soft_wrap=True, markup=False, emoji=False, highlight=False)
+
+
+errors = plain_console(stderr=True)
+
+
+def warn(*warnings: str) -> None:
+    """Each on a line of its own, on stderr."""
+    for warning in warnings:
+        errors.print(Text("warning:", style="yellow"), warning)
+
+
+def print_json(content: Any) -> None:
+    """On stdout, for scripts."""
+    print(json.dumps(content, indent=2))
+
+
+def device_named(name: str) -> torch.device:
+    """auto takes a GPU if there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device).item()  # which a device without memory, as "meta", has not
+    except (RuntimeError, AssertionError, ImportError) as error:
+        raise SettingsError(f"device is {name!r}, which cannot be used here; expected auto, cpu or cuda") from error
+    return device
