@@ -144,15 +144,16 @@ _ONLY_WITH = {
 
 def without_effect(settings: Settings, given: Iterable[str]) -> list[str]:
     """Which of the settings that were given, by name, change nothing beside the others, and why."""
+    defaults = {each.name: each.default for each in fields(Settings)}
     return [
         f"{name} has no effect with {other} {getattr(settings, other)}"
         for name, (other, values) in _ONLY_WITH.items()
-        if name in given and getattr(settings, other) not in values
+        if name in given and getattr(settings, other) not in values and getattr(settings, name) != defaults[name]
     ]
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """The settings that a YAML file gives, by name, and a recipe if it names one."""
+    """The settings that a YAML file or a run's run.json gives, by name, and a recipe if it names one."""
     import yaml
 
     try:
@@ -163,6 +164,8 @@ def read_file(path: Path) -> dict[str, Any]:
         raise SettingsError(f"{path}: is no YAML file ({brief(error)})") from error
     if given is None:
         return {}
+    if isinstance(given, dict) and isinstance(given.get("settings"), dict):  # a run's own record
+        return {**given["settings"], "recipe": given.get("recipe")}
     if not isinstance(given, dict):
         raise SettingsError(f"{path}: holds a {type(given).__name__}; expected lines such as 'epochs: 100'")
     return given

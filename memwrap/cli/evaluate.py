@@ -7,6 +7,7 @@ from memwrap.cli import show
 from memwrap.cli.reading import Reading
 from memwrap.cli.terminal import device_named, plain_console, print_json, warn
 from memwrap.data.labelled import DataSet, LabelledImages
+from memwrap.data.overlap import shared
 from memwrap.data.sources import open_data
 from memwrap.errors import DataError, SaveError, SettingsError
 from memwrap.loading import Model
@@ -31,10 +32,14 @@ def evaluate(
     """See `memwrap evaluate --help`."""
     if split not in EVALUATIONS:
         raise SettingsError(f"split is {split!r}; expected {' or '.join(EVALUATIONS)}")
+    if data is not None and split != "test":
+        raise SettingsError("--split names images of the run's own data, --data names others; give one of them")
     run = open_run(path)
     model = finished_model(run, device_named(device))
-    own = _own_data(run, run_data, reading)
-    judged = None if data is None else _other_images(run, model, data, skip_bad, reading)
+    own = own_data(run, run_data, reading)
+    judged = None if data is None else other_images(run, model, data, skip_bad, reading)
+    if judged is not None:
+        _warn_of_training_images(run, model, own, judged, data)
     record = evaluate_run(run, model, own, judged, split if data is None else data)
     show_evaluation(record, as_json)
     if "images" not in record:
@@ -59,17 +64,30 @@ def keep_evaluation(path: Path, record: dict[str, Any]) -> None:
         warn(str(error))
 
 
-def _own_data(run: Run, moved_to: str | None, reading: Reading) -> DataSet | str:
+def own_data(run: Run, moved_to: str | None, reading: Reading) -> DataSet | str:
     """The run's data, or why it cannot be had."""
     try:
         return data_of(run, moved_to, **reading.options())
     except DataError as error:
-        return f"{error}; if the run's data has moved, give --run-data"
+        return str(error) if moved_to else f"{error}; if they have moved, give --run-data"
 
 
-def _other_images(run: Run, model: Model, data: str, skip_bad: bool, reading: Reading) -> LabelledImages:
+def _warn_of_training_images(
+    run: Run, model: Model, own: DataSet | str, judged: LabelledImages, where: str | None
+) -> None:
+    """Who judges a model by what it was trained on measures its memory, in the other sense of the word."""
+    if isinstance(own, str):
+        return
+    if count := shared(judged.images, run.splits.of(own, "train").images):
+        warn(f"{count} of the {len(judged)} images of {where} are training images of the run: the scores flatter it")
+
+
+def other_images(run: Run, model: Model, data: str, skip_bad: bool, reading: Reading) -> LabelledImages:
+    """Labelled images of a folder or zip, with the run's labels."""
     (channels, size, _), fit = model.transform.shape, model.transform.fit
-    given = open_data(data, size=size, fit=fit, channels=channels, skip_bad=skip_bad, **reading.options())
+    given = open_data(
+        data, size=size, fit=fit, channels=channels, skip_bad=skip_bad, least_classes=1, **reading.options()
+    )
     if given.fingerprint == run.data.fingerprint and given.test is None:
         raise SettingsError(
             f"--data {data} is what the run was trained on, and would be judged whole, training images too; leave "

@@ -9,13 +9,12 @@ from memwrap.cli.failures import CODES
 from memwrap.cli.terminal import device_named, errors, plain_console, print_json
 from memwrap.errors import DataError
 from memwrap.prediction import Prediction, predict_files
-from memwrap.runs.evaluation import finished_model
-from memwrap.runs.folder import open_run
+from memwrap.runs.evaluation import model_at
 
 
 def predict(run: Path, images: list[Path], device: str, as_json: bool) -> None:
     """See `memwrap predict --help`."""
-    model = finished_model(open_run(run), device_named(device))
+    model = model_at(run, device_named(device))
     console, results = plain_console(), []
     for result in predict_files(model, images):
         results.append(result)

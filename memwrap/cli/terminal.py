@@ -37,5 +37,8 @@ def device_named(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(1, device=device).item()  # which a device without memory, as "meta", has not
     except (RuntimeError, AssertionError, ImportError) as error:
-        raise SettingsError(f"device is {name!r}, which cannot be used here; expected auto, cpu or cuda") from error
+        known = (
+            "auto, cpu or cuda" if torch.cuda.is_available() else "auto or cpu, as there is no GPU that torch can use"
+        )
+        raise SettingsError(f"device is {name!r}, which cannot be used here; expected {known}") from error
     return device

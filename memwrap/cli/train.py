@@ -144,8 +144,10 @@ def _data_again(run: Run, moved_to: str | None, reading: Reading) -> DataSet:
     try:
         return data_of(run, moved_to, **reading.options())
     except DataError as error:
+        if moved_to is not None:
+            raise
         again = f"memwrap train DATA --resume --out {shlex.quote(str(run.path))}"
-        raise DataError(f"{error}\nIf the run's data has moved: {again}") from error
+        raise DataError(f"{error}\nIf they have moved: {again}") from error
 
 
 def _announce(begun: training.RunTraining) -> None:
@@ -161,10 +163,27 @@ def _announce(begun: training.RunTraining) -> None:
     if not (run.settings.pretrained or run.settings.weights) and (run.settings.freeze or run.recipe == "finetune"):
         what = "frozen and has" if run.settings.freeze else "to be finetuned and has"
         warn(f"the encoder is {what} random weights; --pretrained gives it some that have learnt")
+    warn(*_missing_classes(begun))
     if begun.trainer.progress.step:
         errors.print(f"going on from step {begun.trainer.progress.step} of {begun.trainer.steps}")
     elif "flip" in run.settings.augment and run.recipe in (DEFAULT, "finetune"):
         errors.print("images are mirrored at random; if left and right matter, name --augment without flip")
+
+
+def _missing_classes(begun: training.RunTraining) -> list[str]:
+    """Classes that a small draw has left out."""
+    found = []
+    for split, words in (("train", "is not trained on"), ("test", "is not in the test")):
+        labels = begun.run.splits.of(begun.data, split).labels
+        if not len(labels):
+            continue
+        counts = torch.bincount(labels, minlength=len(begun.run.classes)).tolist()
+        names = [name for name, count in zip(begun.run.classes, counts, strict=True) if not count]
+        if names:
+            found.append(
+                f"{', '.join(names[:5])}{' and more' if len(names) > 5 else ''} {words}: no image of it was drawn"
+            )
+    return found
 
 
 def _changed_shapes(adjusted: dict[str, int]) -> str:
@@ -206,11 +225,20 @@ def _watched(begun: training.RunTraining, tensorboard: bool) -> tuple[bool, bool
         return begun.go_on(stop), stop()
 
 
+def _evaluated(begun: training.RunTraining) -> dict[str, Any]:
+    try:
+        return evaluate_run(begun.run, begun.model, begun.data, None, "test")
+    except KeyboardInterrupt:
+        again = shlex.join(["memwrap", "evaluate", str(begun.run.path)])
+        errors.print(f"stopped while it was judged; the run is finished. Judge it with:\n  {again}")
+        raise typer.Exit(INTERRUPTED) from None
+
+
 def _conclude(begun: training.RunTraining, evaluate: bool, as_json: bool) -> None:
     run: Run = begun.run
     result: dict[str, Any] = {"run": str(run.path), "seconds": begun.seconds, "steps": begun.trainer.steps}
     if evaluate and len(run.splits.test):
-        record = evaluate_run(run, begun.model, begun.data, None, "test")
+        record = _evaluated(begun)
         result["evaluation"] = record
         if not as_json:
             show_evaluation(record, as_json)

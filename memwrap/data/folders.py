@@ -36,6 +36,7 @@ def read_folder(
     skip_bad: bool = False,
     workers: int = 0,
     hold_bytes: int = 1 << 30,
+    least_classes: int = 2,
     progress: Progress | None = None,
 ) -> DataSet:
     """The data set in a folder or zip; each image has been decoded once, so that bad ones are known from the start.
@@ -47,7 +48,7 @@ def read_folder(
     """
     _check_options(size, fit, channels, workers)
     container = open_container(path)
-    listing = _listing(container)
+    listing = _listing(container, least_classes)
     side = _usual_side(container, listing.train) if size is None else size
     plan = ReadingPlan(container, (channels, side, side), fit)
     scan = scan_all(plan, listing, hold_bytes, progress)
@@ -76,10 +77,10 @@ def _check_options(size: int | None, fit: str, channels: int, workers: int) -> N
         raise DataError(f"workers is {workers!r}; expected a number of processes, 0 or more")
 
 
-def _listing(container: Container) -> Listing:
+def _listing(container: Container, least_classes: int) -> Listing:
     names, folders = container.names(), container.folders()
     try:
-        return arranged(names, folders)
+        return arranged(names, folders, least_classes)
     except DataError as error:
         raise DataError(f"{container.path}: {error}") from None
 

@@ -61,7 +61,7 @@ class _Place:
         return _Place(path, _starting(self.names, path), _starting(self.folders, path))
 
 
-def arranged(names: Iterable[str], folders: Iterable[str]) -> Listing:
+def arranged(names: Iterable[str], folders: Iterable[str], least_classes: int = 2) -> Listing:
     """Classes and splits of files, given by their relative names and those of all folders that hold them.
 
     Class folders lie at the top, or in `train` and `test` (or `val`, `valid`, `validation`); one folder may wrap all.
@@ -69,12 +69,12 @@ def arranged(names: Iterable[str], folders: Iterable[str]) -> Listing:
     top = _Place("", sorted(names), sorted(folders))
     place = _unwrapped(top)
     if _is_split(place):
-        return _split_listing(top, place)
+        return _split_listing(top, place, least_classes)
     if _has_split_names(place):
         raise DataError(
             f"{place.path}{_splits(place)[TRAIN]}/ holds images outside of class folders, or none; {LAYOUTS}"
         )
-    classes = _classes(place)
+    classes = _classes(place, least_classes)
     return Listing(classes, _entries(place, classes), None, (*_note_loose(top.images()), *_note_alike(place)))
 
 
@@ -114,9 +114,9 @@ def _splits(place: _Place) -> dict[str, str]:
     return {folder.lower(): folder for folder in place.subfolders()}
 
 
-def _split_listing(top: _Place, place: _Place) -> Listing:
+def _split_listing(top: _Place, place: _Place, least_classes: int) -> Listing:
     train = place.into(_splits(place)[TRAIN])
-    classes = _classes(train)
+    classes = _classes(train, least_classes)
     chosen, notes = _test_split(place)
     loose = top.images() + (chosen.images() if chosen else [])
     if chosen:
@@ -141,7 +141,7 @@ def _test_split(place: _Place) -> tuple[_Place | None, list[str]]:
     return chosen, notes
 
 
-def _classes(place: _Place) -> tuple[str, ...]:
+def _classes(place: _Place, least: int) -> tuple[str, ...]:
     classes, filled = place.subfolders(), _filled(place)
     if not filled:
         raise DataError(f"there are no images in class folders; {LAYOUTS}")
@@ -150,7 +150,7 @@ def _classes(place: _Place) -> tuple[str, ...]:
             f"classes without images: {_some(empty)}; give each images of its own, or remove its folder "
             "(links to folders are not followed)"
         )
-    if len(classes) == 1:
+    if len(classes) < least:
         raise DataError(
             f"there is one class only, {classes[0]!r}; two are needed at least, each in a folder of its own"
         )

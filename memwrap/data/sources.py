@@ -32,6 +32,7 @@ def open_data(
     skip_bad: bool = False,
     workers: int = 0,
     hold_bytes: int = 1 << 30,
+    least_classes: int = 2,
     progress: Progress | None = None,
 ) -> DataSet:
     """The data set of this name, one of PUBLISHED; else what the folder or zip at this path holds.
@@ -54,6 +55,7 @@ def open_data(
                 skip_bad=skip_bad,
                 workers=workers,
                 hold_bytes=hold_bytes,
+                least_classes=least_classes,
                 progress=report,
             )
 

@@ -9,7 +9,7 @@ from memwrap.errors import DataError
 def drawn(count: int, samples: int, generator: torch.Generator) -> Tensor:
     """Indices (samples,) below count, without replacement."""
     if not 0 <= samples <= count:
-        raise DataError(f"{samples} images are asked for, but there are {count}; ask for 0 to {count}")
+        raise DataError(f"{samples} images are asked for, but there are {count}; ask for no more than that")
     return _shuffled(count, generator)[:samples].sort().values
 
 

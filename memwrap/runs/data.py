@@ -5,7 +5,7 @@ from pathlib import Path
 from memwrap.building import size_for
 from memwrap.data.labelled import DataSet
 from memwrap.data.published import Progress
-from memwrap.data.sources import open_data
+from memwrap.data.sources import PUBLISHED, open_data
 from memwrap.errors import DataError, RunError
 from memwrap.runs.folder import Run
 from memwrap.settings import Settings
@@ -41,6 +41,7 @@ def data_of(
     progress: Progress | None = None,
 ) -> DataSet:
     """The data that the run was made with, proved to be the same. source, root: where it lies now, if it has moved."""
+    _refuse_if_gone(run, source)
     data = open_data(
         source or run.data.source,
         root=root or _recorded_root(run),
@@ -54,9 +55,15 @@ def data_of(
     if data.fingerprint != run.data.fingerprint:
         raise DataError(
             f"{source or run.data.source}: is not the data that the run {run.path} was made with: images were added, "
-            "removed, changed or renamed since"
+            "removed, changed or renamed since. What needs just those images cannot be done; evaluate --data judges "
+            "others"
         )
     return data
+
+
+def _refuse_if_gone(run: Run, source: str | None) -> None:
+    if source is None and run.data.source not in PUBLISHED and not Path(run.data.source).exists():
+        raise DataError(f"the run's images are no longer at {run.data.source}")
 
 
 def _recorded_root(run: Run) -> Path | None:

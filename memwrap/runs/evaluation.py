@@ -5,14 +5,15 @@ from typing import Any
 
 import torch
 
+from memwrap import store
 from memwrap.base import in_evaluation
 from memwrap.data.labelled import DataSet, LabelledImages
 from memwrap.errors import DataError, RunError
 from memwrap.evaluation import Encoded, drawn_scores, remembered_scores, standard_scores
 from memwrap.inference import encode_all
-from memwrap.loading import Model
+from memwrap.loading import Model, load
 from memwrap.model import MemoryClassifier
-from memwrap.runs.folder import Run, model_of, read_model, training_state
+from memwrap.runs.folder import RECORD, SPLITS, Run, model_of, open_run, read_model, training_state
 from memwrap.seeds import generator
 
 SUBSET = "training_subset"
@@ -30,6 +31,13 @@ def finished_model(run: Run, device: torch.device | str = "cpu") -> Model:
             f"go on with: memwrap train --resume --out {run.path}"
         )
     return model_of(run.path, settings, parts).to(device).eval()
+
+
+def model_at(path: Path, device: torch.device | str = "cpu") -> Model:
+    """The model of a finished run, or one that `model.save` put into a folder of its own; in evaluation mode."""
+    if (path / store.MANIFEST).exists() and not any((path / name).exists() for name in (RECORD, SPLITS)):
+        return load(path, device=device)
+    return finished_model(open_run(path), device)
 
 
 def evaluate_run(

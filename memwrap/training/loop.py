@@ -158,8 +158,8 @@ class Trainer:
         step, lr = min(self.progress.step + 1, self.steps), self.optimizer.param_groups[0]["lr"]
         return DivergedError(
             f"training diverged in step {step} of {self.steps} (epoch {math.ceil(step / self.plan.steps_per_epoch)}) "
-            f"at learning rate {lr:.3g}: {what}. Try a lower rate (lr {self.settings.lr / 10:.2g}), a longer warm-up, "
-            "precision fp32, or look for broken images"
+            f"at learning rate {lr:.3g}: {what.rstrip('.?')}. Try a lower rate (lr {self.settings.lr / 10:.2g}), "
+            "a longer warm-up, precision fp32, or look for broken images"
         )
 
     def _prepare(self, data: LabelledImages) -> None:

@@ -264,7 +264,7 @@ def test_weights_that_are_not_there_are_named_before_anything_is_read(data: Path
         (["--encoder", "resnet19"], "encoder is 'resnet19'; expected one of"),
         (["--encoder", "timm:resnet19", "--size", "32"], "timm has no model 'resnet19'; it has resnet18"),
         (["--variant", "paper"], "variant is 'paper'; expected one of memory_wrap, only_memory, standard"),
-        (["--device", "gpu"], "device is 'gpu', which cannot be used here; expected auto, cpu or cuda"),
+        (["--device", "gpu"], "device is 'gpu', which cannot be used here; expected auto"),
         (["--device", "cuda:99"], "device is 'cuda:99', which cannot be used here"),
         (["--device", "meta"], "device is 'meta', which cannot be used here"),
         (["--augment", "flop"], "augment is ['flop']; expected a list, each one of flip"),

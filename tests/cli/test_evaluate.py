@@ -7,7 +7,7 @@ import pytest
 
 from memwrap.cli import evaluate as command
 from memwrap.errors import SaveError
-from tests.cli import QUICK, fails, photos, record, run, succeeds
+from tests.cli import QUICK, fails, photos, picture, record, run, succeeds
 from tests.cli.conftest import Trained
 
 
@@ -194,3 +194,34 @@ def test_the_validation_has_a_record_of_its_own(data: Path, out: Path) -> None:
     succeeds("evaluate", out, "--split", "validation")
     assert record(out, "evaluation.json") == before
     assert record(out, "evaluation-validation.json")["split"] == "validation"
+
+
+def test_training_images_among_others_are_counted(trained: Trained, tmp_path: Path) -> None:
+    """A copy of the folder with one image more is not the same folder, but nearly all of it was trained on."""
+    copy = tmp_path / "copy"
+    shutil.copytree(trained.data, copy)
+    picture(copy / "cat" / "new.png", 10, seed=99)
+    result = succeeds("evaluate", trained.run, "--data", copy)
+    assert "16 of the 21 images of" in result.err
+    assert "are training images of the run" in result.err
+    assert "training images" not in succeeds("evaluate", trained.run, "--data", photos(tmp_path / "new", seed=1000)).err
+
+
+def test_new_images_of_one_class_can_be_judged(trained: Trained, tmp_path: Path) -> None:
+    judged = succeeds("evaluate", trained.run, "--data", photos(tmp_path / "dogs", classes=["dog"], seed=5), "--json")
+    assert [sum(row) for row in judged.json["remembered"]["confusion"]] == [0, 10]
+    assert "classes that the run does not know (wolf)" in fails(
+        3, "evaluate", trained.run, "--data", photos(tmp_path / "wolves", classes=["wolf"])
+    )
+
+
+def test_a_split_belongs_to_the_runs_own_images(trained: Trained, tmp_path: Path) -> None:
+    assert "give one of them" in fails(2, "evaluate", trained.run, "--data", tmp_path, "--split", "validation")
+
+
+def test_who_has_said_where_the_data_is_is_not_told_to_say_it(moved: Trained, tmp_path: Path) -> None:
+    other = photos(tmp_path / "other", seed=5)
+    message = fails(3, "evaluate", moved.run, "--run-data", other)
+    assert "is not the data that the run" in message
+    assert "give --run-data" not in message
+    assert "give --run-data" in fails(3, "evaluate", moved.run)

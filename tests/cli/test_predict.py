@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import memwrap
 from memwrap.cli import predict as command
 from memwrap.prediction import Prediction
 from tests.cli import fails, picture, run, run_apart, succeeds
@@ -107,3 +108,9 @@ def test_a_reader_that_goes_away_is_no_failure_worth_a_traceback(trained: Traine
     result = run_apart("predict", trained.run, trained.data, before=closed)
     assert "Traceback" not in result.err
     assert "unexpected" not in result.err
+
+
+def test_a_model_that_was_saved_from_python_will_do(trained: Trained, tmp_path: Path) -> None:
+    memwrap.load(trained.run).save(tmp_path / "model")
+    expected = succeeds("predict", trained.run, trained.data, "--json").json
+    assert succeeds("predict", tmp_path / "model", trained.data, "--json").json == expected

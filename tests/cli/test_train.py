@@ -250,7 +250,7 @@ def unfinished(data: Path, out: Path, stopping: None) -> Path:
 def test_going_on_needs_the_data_or_where_it_is_now(unfinished: Path, data: Path, tmp_path: Path) -> None:
     moved = data.rename(tmp_path / "moved")
     message = fails(3, "train", "--resume", "--out", unfinished)
-    assert f"{data} does not exist" in message
+    assert f"no longer at {data}" in message
     assert f"memwrap train DATA --resume --out {unfinished}" in message
     result = run("train", moved, "--resume", "--out", unfinished)
     assert "going on from step 1 of 2" in result.err
@@ -268,3 +268,17 @@ def test_a_signal_in_the_last_step_leaves_a_finished_run(unfinished: Path, data:
 def test_going_on_with_other_data_is_refused(unfinished: Path, data: Path) -> None:
     photos(data, seed=1)
     assert "images were added, removed, changed or renamed since" in fails(3, "train", "--resume", "--out", unfinished)
+
+
+def test_a_run_can_be_made_again_from_its_record(data: Path, out: Path, tmp_path: Path) -> None:
+    succeeds("train", data, "--out", out, *QUICK, "--seed", 3)
+    result = succeeds("train", data, "--out", tmp_path / "again", "--config", out / "run.json")
+    assert same_weights(out, tmp_path / "again")
+    assert "warning" not in result.err
+
+
+def test_classes_that_a_small_draw_leaves_out_are_named(tmp_path: Path, out: Path) -> None:
+    data = photos(tmp_path / "photos", classes=["cat", "dog", "fox"], count=2)
+    said = succeeds("train", data, "--out", out, *QUICK, "--test", 1, "--samples", 2).err
+    assert "is not trained on: no image of it was drawn" in said
+    assert "is not in the test: no image of it was drawn" in said

@@ -52,7 +52,7 @@ def test_every_index_is_drawn_equally_often() -> None:
 @pytest.mark.parametrize("samples", [11, -1])
 def test_more_samples_than_images_are_refused_with_both_numbers(samples: int) -> None:
     with pytest.raises(
-        DataError, match=re.escape(f"{samples} images are asked for, but there are 10; ask for 0 to 10")
+        DataError, match=re.escape(f"{samples} images are asked for, but there are 10; ask for no more")
     ):
         drawn(10, samples, generator())
 

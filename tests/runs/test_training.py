@@ -286,7 +286,7 @@ def test_a_standard_run_holds_no_memory(data: DataSet, tmp_path: Path) -> None:
     trained(tmp_path / "run", data, changed(variant="standard"))
     settings, parts = store.read(tmp_path / "run")
     assert set(parts) == {"weights", "probe"}
-    assert settings["training"]["remembered"] is None
+    assert "remembered" not in settings["training"]
 
 
 def test_a_finished_run_is_not_resumed(finished: Path, data: DataSet) -> None:
@@ -412,7 +412,7 @@ def test_a_run_is_not_gone_on_with_on_other_data(change: Callable[[Path], None],
 def test_data_that_has_moved_is_found_where_it_is_said_to_be(pictures: Path, stopped: Path, tmp_path: Path) -> None:
     trained(tmp_path / "whole", data_for(str(pictures), FEW), FEW)
     pictures.rename(tmp_path / "elsewhere")
-    with pytest.raises(DataError, match="is neither a published data set"):
+    with pytest.raises(DataError, match="images are no longer at"):
         data_of(open_run(stopped))
     data = data_of(open_run(stopped), source=str(tmp_path / "elsewhere"))
     resume(open_run(stopped), data).go_on()
