@@ -40,22 +40,39 @@ def remembered_scores(
     layer: MemoryWrap, test: Encoded, memory: Encoded, memory_predictions: Tensor | None
 ) -> dict[str, Any]:
     """With one memory for all. memory_predictions (M,): the model's own class for each of its samples, if known."""
-    logits, doubts, votes = [], [], []
-    for batch in torch.split(test.encodings, BATCH_SIZE):
-        reading = layer.read(batch, memory.encodings)
-        logits.append(reading.logits)
-        if memory_predictions is not None:
-            doubts.append(_doubtful(reading, memory_predictions))
-            votes.append(_votes(reading, memory_predictions))
-    judgement = _judgement(torch.cat(logits), test.labels)
+    batches = torch.split(test.encodings, BATCH_SIZE)
+    parts = [_part(layer.read(batch, memory.encodings), memory_predictions) for batch in batches]
+    found = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    judgement = {"memory_size": len(memory), **_judgement(found["logits"], test.labels)}
     if memory_predictions is None:
-        return {"memory_size": len(memory), **judgement}
-    predictions = metrics.predicted(torch.cat(logits))
+        return judgement
+    flags, outcome = found["doubtful"], (metrics.predicted(found["logits"]), test.labels)
+    improbability = metrics.improbability(found["logits"])
     return {
-        "memory_size": len(memory),
         **judgement,
-        **asdict(metrics.explanation_scores(torch.cat(doubts), predictions, test.labels)),
-        "majority_vote_accuracy": metrics.accuracy(torch.cat(votes), test.labels),
+        **asdict(metrics.explanation_scores(flags, *outcome)),
+        "majority_vote_accuracy": metrics.accuracy(found["votes"], test.labels),
+        "selective": {
+            **judgement["selective"],
+            "counterfactual_weight": asdict(metrics.selective_scores(found["counterfactual_weight"], *outcome)),
+            "flag": asdict(metrics.flag_scores(flags, improbability, *outcome)),
+        },
+        "memory_use": asdict(metrics.memory_use(found["total_weights"].sum(0), found["used_samples"])),
+    }
+
+
+def _part(reading: Reading, memory_predictions: Tensor | None) -> dict[str, Tensor]:
+    """What is kept of a batch: small tensors whose first dimension joins them, (B, ...), or (1, M) for a sum."""
+    if memory_predictions is None:
+        return {"logits": reading.logits}
+    predictions, weights = metrics.predicted(reading.logits), reading.weights
+    return {
+        "logits": reading.logits,
+        "doubtful": _doubtful(reading, memory_predictions),
+        "votes": _votes(reading, memory_predictions),
+        "counterfactual_weight": metrics.counterfactual_weight(weights, predictions, memory_predictions),
+        "used_samples": (weights > 0).sum(1),
+        "total_weights": weights.double().sum(0, keepdim=True),
     }
 
 
@@ -116,6 +133,9 @@ def _judgement(logits: Tensor, labels: Tensor) -> dict[str, Any]:
         "class_accuracies": metrics.class_accuracies(table),
         "confusion": table.tolist(),
         "calibration_error": metrics.calibration_error(logits.double().softmax(dim=1), labels),
+        "selective": {
+            "confidence": asdict(metrics.selective_scores(metrics.improbability(logits), predictions, labels))
+        },
     }
 
 

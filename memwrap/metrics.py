@@ -22,6 +22,8 @@ from memwrap.errors import InputError, NonFiniteError
 # How far the sum of probabilities may be from one: a softmax in bfloat16 stays within 1/512, logits hardly ever do.
 SUM_TOLERANCE = 0.01
 
+CURVE_POINTS = 20  # of a risk-coverage curve in a record: one for each twentieth of the inputs
+
 
 @dataclass(frozen=True)
 class ExplanationScores:
@@ -31,6 +33,37 @@ class ExplanationScores:
     counterfactual_share: float  # share of inputs whose strongest sample is a counterfactual: all others
     example_accuracy: float | None  # accuracy where the strongest is an example; None if it never is
     counterfactual_accuracy: float | None  # accuracy where the strongest is a counterfactual; None if it never is
+
+
+@dataclass(frozen=True)
+class SelectiveScores:
+    """How few errors are left if a model answers only where it doubts least: its risk-coverage curve.
+
+    Coverage is the share of inputs that are answered, risk the share of errors among these (Geifman et al. 2019).
+    """
+
+    area: float  # under the curve: the mean of the risks of answering one input, two, and so on up to all
+    excess_area: float  # how much of it the best order would not have, in which all errors come last
+    curve: list[list[float]]  # [coverage, risk] at each twentieth: of the fewest inputs that are such a share
+
+
+@dataclass(frozen=True)
+class FlagScores:
+    """What the paper's warning is worth, beside leaving out as many inputs by their probability."""
+
+    coverage: float  # share of inputs without a warning
+    accuracy: float | None  # accuracy on these; None if all have a warning
+    confidence_accuracy: float | None  # accuracy on equally many inputs, those of the highest probability
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """Over how many of its samples a memory's work is spread."""
+
+    unused_share: float  # share of samples that have no weight for any input
+    effective_samples: float  # so many samples, used equally, would be as concentrated (the inverse Simpson index)
+    top_tenth_share: float  # share of all weight that the most used tenth of the samples have
+    samples_per_input: float  # mean number of samples with a positive weight
 
 
 def predicted(logits: Tensor) -> Tensor:
@@ -91,6 +124,15 @@ def calibration_error(probabilities: Tensor, labels: Tensor, bins: int = 15) -> 
     return float(gaps.abs().sum()) / len(labels)
 
 
+def improbability(logits: Tensor) -> Tensor:
+    """A model's doubt by its own probabilities: what all classes but the predicted one have together.
+
+    It is one minus the confidence, and tells apart even confidences that round to one. logits (B, C) -> (B,), float64
+    """
+    predictions = predicted(logits).unsqueeze(1)
+    return logits.detach().double().softmax(1).scatter(1, predictions, 0).sum(1)
+
+
 def top_samples(weights: Tensor) -> Tensor:
     """The index of each input's strongest memory sample; the lowest of several. weights (B, M) -> (B,), int64"""
     return _first_largest(_as_weights(weights))
@@ -101,12 +143,21 @@ def tops_are_counterfactuals(weights: Tensor, predictions: Tensor, memory_predic
 
     weights (B, M), predictions (B,), memory_predictions (M,) -> (B,), bool
     """
-    weights = _as_weights(weights)
-    predictions = _as_classes("predictions", predictions)
-    memory_predictions = _as_classes("memory_predictions", memory_predictions)
-    _check_pair("input", {"rows of weights": weights, "predictions": predictions})
-    _check_pair("memory sample", {"columns of weights": weights.mT, "memory_predictions": memory_predictions})
+    weights, predictions, memory_predictions = _as_explained(weights, predictions, memory_predictions)
     return memory_predictions[_first_largest(weights)] != predictions
+
+
+def counterfactual_weight(weights: Tensor, predictions: Tensor, memory_predictions: Tensor) -> Tensor:
+    """The sum of each input's weights on counterfactuals; from 0 to 1, as a part of its sum of all weights.
+
+    weights (B, M), predictions (B,), memory_predictions (M,) -> (B,), float64
+    """
+    weights, predictions, memory_predictions = _as_explained(weights, predictions, memory_predictions)
+    weights, counterfactual = weights.double(), memory_predictions != predictions.unsqueeze(1)
+    against = weights.where(counterfactual, 0).sum(1)
+    # Weights sum to one but for rounding. Divided so, the result is exactly 1 where all used samples are
+    # counterfactuals and 0 where none is: inputs of equal doubt stay equal.
+    return against / (against + weights.where(~counterfactual, 0).sum(1))
 
 
 def explanation_scores(counterfactual: Tensor, predictions: Tensor, labels: Tensor) -> ExplanationScores:
@@ -126,6 +177,43 @@ def explanation_scores(counterfactual: Tensor, predictions: Tensor, labels: Tens
     )
 
 
+def selective_scores(doubts: Tensor, predictions: Tensor, labels: Tensor) -> SelectiveScores:
+    """What is gained by answering only the inputs of little doubt. predictions (B,), labels (B,)
+
+    doubts (B,): larger for inputs that are to be left out earlier, in any unit. Equally doubtful inputs are taken in
+    random order; what comes back is the mean over all such orders, so it does not hang on the order of the inputs.
+    """
+    doubts, wrong = _as_doubts(doubts), ~_correct(predictions, labels).cpu()
+    _check_pair("input", {"doubts": doubts, "predictions": wrong})
+    risks, best = _rates(doubts, wrong), _rates(wrong.double(), wrong)
+    points = range(1, CURVE_POINTS + 1)
+    return SelectiveScores(
+        area=float(risks.mean()),
+        excess_area=float(risks.mean() - best.mean()),
+        # Such a share of the inputs, rounded up to a whole number of them; less one, as counting starts at zero.
+        curve=[[point / CURVE_POINTS, float(risks[(point * len(risks) - 1) // CURVE_POINTS])] for point in points],
+    )
+
+
+def flag_scores(counterfactual: Tensor, doubts: Tensor, predictions: Tensor, labels: Tensor) -> FlagScores:
+    """The accuracy on the inputs that are not flagged, and on equally many of the least doubt.
+
+    counterfactual (B,), bool: what `tops_are_counterfactuals` says of each input. doubts (B,): what `improbability`
+    says. Equally doubtful inputs are taken in random order, as in `selective_scores`. predictions (B,), labels (B,)
+    """
+    _check_form("counterfactual", counterfactual, "(B,)", "bool")
+    doubts, correct = _as_doubts(doubts), _correct(predictions, labels).cpu()
+    kept = ~counterfactual.cpu()
+    _check_pair("input", {"entries of counterfactual": kept, "predictions": correct})
+    _check_pair("input", {"doubts": doubts, "predictions": correct})
+    count = int(kept.sum())
+    return FlagScores(
+        coverage=_share(kept),
+        accuracy=_share(correct[kept]) if count else None,
+        confidence_accuracy=float(_rates(doubts, correct)[count - 1]) if count else None,
+    )
+
+
 def majority_vote(weights: Tensor, memory_predictions: Tensor, num_classes: int) -> Tensor:
     """The class that most of the used memory samples are put into: each of positive weight has one vote.
 
@@ -141,6 +229,34 @@ def majority_vote(weights: Tensor, memory_predictions: Tensor, num_classes: int)
     votes = (weights > 0).double() @ membership
     sums = weights.double() @ membership
     return _first_largest(sums.masked_fill(votes < votes.amax(1, keepdim=True), -1))
+
+
+def memory_use(total_weights: Tensor, used_samples: Tensor) -> MemoryUse:
+    """How concentrated the use of a memory is; from sums, so that the weights of all inputs need not be kept.
+
+    total_weights (M,): each sample's weights summed over all inputs. used_samples (B,), integer: how many samples have
+    a positive weight for each input.
+    """
+    _check_form("total_weights", total_weights, "(M,)", "floating point")
+    _check_form("used_samples", used_samples, "(B,)", "integer")
+    totals = total_weights.detach().double()
+    least, most = float(totals.min()), float(totals.max())
+    if not (least >= 0 and 0 < most < torch.inf):  # NaN passes neither
+        raise InputError(
+            f"total_weights goes from {least:.4g} to {most:.4g}; expected finite sums, none negative, at least one "
+            "positive: sum the weights of a Reading over the inputs"
+        )
+    fewest, many = int(used_samples.min()), int(used_samples.max())
+    if fewest < 1 or many > len(totals):
+        raise InputError(f"used_samples goes from {fewest} to {many}; expected 1 to {len(totals)}, for as many samples")
+    shares = totals / totals.sum()
+    tenth = math.ceil(len(shares) / 10)
+    return MemoryUse(
+        unused_share=_share(totals == 0),
+        effective_samples=1 / float(shares.square().sum()),
+        top_tenth_share=float(shares.topk(tenth).values.sum()),
+        samples_per_input=float(used_samples.double().mean()),
+    )
 
 
 def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
@@ -166,6 +282,22 @@ def _correct(predictions: Tensor, labels: Tensor) -> Tensor:
     predictions, labels = _as_classes("predictions", predictions), _as_classes("labels", labels)
     _check_pair("input", {"predictions": predictions, "labels": labels})
     return predictions == labels
+
+
+def _rates(doubts: Tensor, flags: Tensor) -> Tensor:
+    """The share of flags that are up among the k least doubtful inputs, for k = 1 to B.
+
+    Of equally doubtful inputs, in random order, each is as likely to have its flag up as any other: their number grows
+    evenly. doubts (B,), flags (B,), bool -> (B,), float64
+    """
+    doubts, order = doubts.sort()
+    ups = torch.nn.functional.pad(flags[order].double().cumsum(0), (1, 0))  # (B + 1,): among the first 0, 1, ... B
+    kept = torch.arange(1, len(doubts) + 1)
+    # The k-th input is one of those that are as doubtful, which go from `start` up to, but not with, `end`.
+    start, end = torch.searchsorted(doubts, doubts), torch.searchsorted(doubts, doubts, right=True)
+    # Multiplied first, whole numbers stay whole: a share that should be 0 or 1 is, and no order beats the best.
+    rates: Tensor = (ups[start] + (kept - start) * (ups[end] - ups[start]) / (end - start)) / kept
+    return rates
 
 
 def _share(flags: Tensor) -> float:
@@ -211,12 +343,30 @@ def _as_classes(name: str, classes: Tensor, num_classes: int | None = None) -> T
     return classes
 
 
+def _as_doubts(doubts: Tensor) -> Tensor:
+    """doubts (B,), floating point, none NaN -> the same in float64, cut from its graph, on the CPU."""
+    _check_form("doubts", doubts, "(B,)", "floating point")
+    if bool((nan := doubts.isnan()).any()):
+        raise InputError(f"doubts of {int(nan.sum())} of {len(nan)} inputs are NaN; expected numbers to order them by")
+    return doubts.detach().cpu().double()
+
+
+def _as_explained(weights: Tensor, predictions: Tensor, memory_predictions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Inputs and memory samples, their classes and what is between them: weights (B, M), (B,) and (M,), all checked."""
+    weights = _as_weights(weights)
+    predictions = _as_classes("predictions", predictions)
+    memory_predictions = _as_classes("memory_predictions", memory_predictions)
+    _check_pair("input", {"rows of weights": weights, "predictions": predictions})
+    _check_pair("memory sample", {"columns of weights": weights.mT, "memory_predictions": memory_predictions})
+    return weights, predictions, memory_predictions
+
+
 def _as_weights(weights: Tensor) -> Tensor:
     """weights (B, M), finite, none negative, at least one positive for each input -> the same, cut from its graph."""
     _check_form("weights", weights, "(B, M)", "floating point")
     weights = weights.detach()
     least, most = weights.amin(1), weights.amax(1)
-    # NaN passes none of these. That rows sum to one is not asked: neither the strongest nor the vote depends on it.
+    # NaN passes none of these. That rows sum to one is not asked: nothing that is made of them depends on it.
     good = (least >= 0) & (most > 0) & (most < torch.inf)
     if not bool(good.all()):
         first = int((~good).nonzero()[0])

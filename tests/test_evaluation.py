@@ -31,21 +31,49 @@ def encoded(count: int, seed: int) -> Encoded:
 # The slow way
 
 
+def selective(doubts: list[float], correct: list[bool]) -> dict[str, Any]:
+    """The risk-coverage curve, from the rates of error among the k least doubtful inputs; ties are shared evenly."""
+    best = errors_by_doubt([float(not right) for right in correct], correct)
+    return curve(errors_by_doubt(doubts, correct), best)
+
+
+def curve(risks: list[float], best: list[float]) -> dict[str, Any]:
+    count = len(risks)
+    return {
+        "area": pytest.approx(sum(risks) / count),
+        "excess_area": pytest.approx((sum(risks) - sum(best)) / count, abs=1e-12),
+        "curve": [[point / 20, pytest.approx(risks[math.ceil(point * count / 20) - 1])] for point in range(1, 21)],
+    }
+
+
+def errors_by_doubt(doubts: list[float], correct: list[bool]) -> list[float]:
+    risks, pairs = [], list(zip(doubts, correct, strict=True))
+    for kept, last in enumerate(sorted(doubts), 1):
+        surely = [not right for doubt, right in pairs if doubt < last]
+        perhaps = [not right for doubt, right in pairs if doubt == last]
+        risks.append((sum(surely) + (kept - len(surely)) * sum(perhaps) / len(perhaps)) / kept)
+    return risks
+
+
 def judged(logits: list[Tensor], labels: list[int]) -> dict[str, Any]:
     """What is said of every classifier: logits (C,) and label of each input."""
     confusion = [[0] * CLASSES for _ in range(CLASSES)]
     bins: dict[int, list[float]] = {}
+    doubts, correct = [], []
     for row, label in zip(logits, labels, strict=True):
         probabilities = [math.exp(value) for value in row.tolist()]
         confidence, predicted = max(probabilities) / sum(probabilities), int(row.argmax())
         confusion[label][predicted] += 1
         # Fifteen bins, each with its upper edge.
         bins.setdefault(math.ceil(confidence * 15), []).append((predicted == label) - confidence)
+        doubts.append(1 - confidence)
+        correct.append(predicted == label)
     return {
         "accuracy": sum(confusion[label][label] for label in range(CLASSES)) / len(labels),
         "class_accuracies": [row[label] / sum(row) if sum(row) else None for label, row in enumerate(confusion)],
         "confusion": confusion,
         "calibration_error": pytest.approx(sum(abs(sum(gaps)) for gaps in bins.values()) / len(labels)),
+        "selective": {"confidence": selective(doubts, correct)},
     }
 
 
@@ -69,6 +97,8 @@ class Tally:
         self.labels: list[int] = []
         self.doubtful: list[bool] = []
         self.votes: list[int] = []
+        self.counterfactual_weights: list[float] = []
+        self.weights: list[list[float]] = []
 
     def judge(self, encoding: Tensor, label: int, memory: Tensor, memory_predictions: list[int]) -> None:
         reading = self.layer.read(encoding.unsqueeze(0), memory)
@@ -78,6 +108,11 @@ class Tally:
         self.labels.append(label)
         self.doubtful.append(memory_predictions[strongest] != predicted)
         self.votes.append(vote(weights, memory_predictions))
+        used = [own for weight, own in zip(weights, memory_predictions, strict=True) if weight > 0]
+        against = sum(w for w, own in zip(weights, memory_predictions, strict=True) if own != predicted)
+        # A sum of all weights is one, whatever the rounding.
+        self.counterfactual_weights.append(1.0 if predicted not in used else against)
+        self.weights.append(weights)
 
     def correct(self) -> list[bool]:
         return [int(row.argmax()) == label for row, label in zip(self.logits, self.labels, strict=True)]
@@ -93,6 +128,35 @@ class Tally:
             "example_accuracy": sum(sure) / len(sure) if sure else None,
             "counterfactual_accuracy": sum(unsure) / len(unsure) if unsure else None,
             "majority_vote_accuracy": sum(voted) / len(voted),
+        }
+
+    def only_remembered(self) -> dict[str, Any]:
+        """What is said of one memory for all, beside what `judged` says of every classifier."""
+        correct = self.correct()
+        confidences = [float(row.softmax(0).max()) for row in self.logits]
+        sure = [right for right, doubt in zip(correct, self.doubtful, strict=True) if not doubt]
+        by_confidence = sorted(zip(confidences, correct, strict=True), reverse=True)[: len(sure)]
+        flag = {
+            "coverage": len(sure) / len(correct),
+            "accuracy": sum(sure) / len(sure) if sure else None,
+            "confidence_accuracy": sum(right for _, right in by_confidence) / len(sure) if sure else None,
+        }
+        totals = [sum(column) for column in zip(*self.weights, strict=True)]
+        shares = sorted((total / sum(totals) for total in totals), reverse=True)
+        use = {
+            "unused_share": shares.count(0) / len(shares),
+            "effective_samples": pytest.approx(1 / sum(share**2 for share in shares)),
+            "top_tenth_share": pytest.approx(sum(shares[: math.ceil(len(shares) / 10)])),
+            "samples_per_input": pytest.approx(statistics.fmean(sum(w > 0 for w in row) for row in self.weights)),
+        }
+        by_weight = selective(self.counterfactual_weights, correct)
+        return {
+            "selective": {
+                **judged(self.logits, self.labels)["selective"],
+                "counterfactual_weight": by_weight,
+                "flag": flag,
+            },
+            "memory_use": use,
         }
 
 
@@ -185,7 +249,8 @@ def test_remembered_scores_are_those_of_a_loop(inputs: int, layer: MemoryWrap) -
     tally = Tally(layer)
     for encoding, label in zip(test.encodings, test.labels.tolist(), strict=True):
         tally.judge(encoding, label, memory.encodings, predictions.tolist())
-    expected = {**judged(tally.logits, tally.labels), **tally.explanations()}
+    assert inputs == 1 or min(map(tally.counterfactual_weights.count, (0, 1))) > 1  # equal doubts
+    expected = {**judged(tally.logits, tally.labels), **tally.explanations(), **tally.only_remembered()}
     assert remembered_scores(layer, test, memory, predictions) == {"memory_size": 9, **expected}
 
 
@@ -202,13 +267,16 @@ def test_four_inputs_by_hand() -> None:
     layer.head.first.weight.copy_(torch.eye(2))
     layer.head.first.bias.zero_()
     memory = Encoded(torch.eye(2, dtype=torch.float64), torch.tensor([0, 1]))
-    # By cosine 1 0, 0 1, 0.6 0.8 and 0.8 0.6; by sparsemax 1 0, 0 1, 0.4 0.6 and 0.6 0.4: classes 0, 1, 1, 0.
-    encodings = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8], [0.8, 0.6]], dtype=torch.float64)
+    # By cosine 0.8 -0.6, -0.6 0.8, 0.6 0.8, 0.96 0.28; by sparsemax 1 0, 0 1, 0.4 0.6, 0.84 0.16: classes 0, 1, 1, 0.
+    encodings = torch.tensor([[0.8, -0.6], [-0.6, 0.8], [0.6, 0.8], [0.96, 0.28]], dtype=torch.float64)
     test = Encoded(encodings, torch.tensor([0, 1, 0, 0]))
     # The model puts both samples into class 1: the first is a counterfactual for inputs of class 0.
     scores = remembered_scores(layer, test, memory, torch.tensor([1, 1]))
-    share = 1 / (1 + math.exp(-1)), 1 / (1 + math.exp(-0.2))  # confidences, in two bins
-    error = (abs(2 - 2 * share[0]) + abs(1 - 2 * share[1])) / 4
+    share = [1 / (1 + math.exp(-gap)) for gap in (1, 0.2, 0.68)]  # confidences, in three bins
+    error = (2 - 2 * share[0] + share[1] + 1 - share[2]) / 4
+    # Surest by probability are the first two, then the last, then the third, which is wrong: no order is better.
+    # Weights on counterfactuals are 1, 0, 0, 1: the second and the third come first, in any order.
+    by_confidence, by_weight = [0, 0, 0, 1 / 4], [1 / 2, 1 / 2, 1 / 3, 1 / 4]
     assert scores == {
         "memory_size": 2,
         "accuracy": 0.75,
@@ -220,6 +288,18 @@ def test_four_inputs_by_hand() -> None:
         "example_accuracy": 0.5,  # the second input right, the third wrong
         "counterfactual_accuracy": 1.0,  # the first and the last
         "majority_vote_accuracy": 0.25,  # all vote for class 1
+        "selective": {
+            "confidence": curve(by_confidence, best=by_confidence),
+            "counterfactual_weight": curve(by_weight, best=by_confidence),
+            # Not flagged are the second and the third; of the highest probability are the first two.
+            "flag": {"coverage": 0.5, "accuracy": 0.5, "confidence_accuracy": 1.0},
+        },
+        "memory_use": {
+            "unused_share": 0.0,
+            "effective_samples": pytest.approx(4**2 / (2.24**2 + 1.76**2), abs=1e-5),
+            "top_tenth_share": pytest.approx(2.24 / 4, abs=1e-5),
+            "samples_per_input": 1.5,
+        },
     }
 
 

@@ -4,6 +4,7 @@ import re
 import statistics
 from collections.abc import Callable
 from fractions import Fraction
+from itertools import permutations
 from random import Random
 
 import numpy
@@ -17,14 +18,21 @@ from torch import Tensor, tensor
 from memwrap.errors import InputError, NonFiniteError
 from memwrap.metrics import (
     ExplanationScores,
+    FlagScores,
+    MemoryUse,
     accuracy,
     calibration_error,
     class_accuracies,
     confusion,
+    counterfactual_weight,
     explanation_scores,
+    flag_scores,
+    improbability,
     majority_vote,
     mean_and_spread,
+    memory_use,
     predicted,
+    selective_scores,
     top_samples,
     tops_are_counterfactuals,
 )
@@ -86,6 +94,16 @@ def slow_vote(weights: list[float], memory_predictions: list[int]) -> int:
     used = [(c, Fraction(w)) for w, c in zip(weights, memory_predictions, strict=True) if w > 0]
     votes = {c: (sum(c == other for other, _ in used), sum(w for other, w in used if c == other)) for c, _ in used}
     return min(votes, key=lambda c: (-votes[c][0], -votes[c][1], c))
+
+
+def slow_risks(doubts: list[float], wrong: list[bool]) -> list[Fraction]:
+    """The error rate among the first 1, 2, ... B inputs by doubt; the mean over all orders of the inputs."""
+    orders = list(permutations(zip(doubts, wrong, strict=True)))
+    total = [Fraction(0)] * len(wrong)
+    for order in orders:
+        in_turn = [flag for _, flag in sorted(order, key=lambda pair: pair[0])]  # which leaves ties as they come
+        total = [risk + Fraction(sum(in_turn[: k + 1]), k + 1) for k, risk in enumerate(total)]
+    return [risk / len(orders) for risk in total]
 
 
 # Accuracy and confusion
@@ -246,6 +264,252 @@ def test_explanations_of_joined_batches_are_those_of_the_whole() -> None:
     assert torch.equal(joined, tops_are_counterfactuals(WEIGHTS, PREDICTIONS, MEMORY_PREDICTIONS))
 
 
+def test_counterfactual_weight_by_hand() -> None:
+    found = counterfactual_weight(WEIGHTS, PREDICTIONS, MEMORY_PREDICTIONS)
+    assert found.tolist() == pytest.approx([0.4, 0.5, 0.5, 0.0, 0.4])
+    assert found.dtype == torch.float64
+
+
+@given(memories(), st.randoms(use_true_random=False))
+def test_counterfactual_weight_is_the_part_of_a_loop_over_samples(
+    memory: tuple[Tensor, Tensor], random: Random
+) -> None:
+    weights, own = memory
+    predictions = [random.randrange(CLASSES) for _ in weights]
+    expected = [
+        sum(w for w, c in zip(row, own.tolist(), strict=True) if c != prediction) / sum(row)
+        for row, prediction in zip(weights.tolist(), predictions, strict=True)
+    ]
+    assert counterfactual_weight(weights, tensor(predictions), own).tolist() == pytest.approx(expected, abs=1e-15)
+
+
+def test_where_all_or_no_samples_are_counterfactuals_rounding_makes_no_difference() -> None:
+    weights = torch.rand(200, 7)
+    weights = weights / weights.sum(1, keepdim=True)
+    assert len(weights.double().sum(1).unique()) > 1
+    for own, expected in ((0, 0.0), (1, 1.0)):
+        found = counterfactual_weight(weights, torch.zeros(200, dtype=torch.int64), torch.full((7,), own))
+        assert found.tolist() == [expected] * 200
+
+
+# Doubt by probability
+
+
+def test_improbability_by_hand() -> None:
+    logits = tensor([[0.5, 0.25, 0.25], [0.25, 0.625, 0.125], [0.5, 0.5, 0.0]]).log()
+    found = improbability(logits)
+    assert found.tolist() == pytest.approx([0.5, 0.375, 0.5], abs=1e-7)
+    assert found.dtype == torch.float64
+
+
+def test_improbability_tells_apart_what_a_probability_cannot() -> None:
+    # In float64 the first two probabilities are exactly one.
+    doubts = improbability(tensor([[60.0, 0.0], [50.0, 0.0], [20.0, 0.0]]))
+    assert doubts.tolist() == pytest.approx([numpy.exp(-60), numpy.exp(-50), 1 / (1 + numpy.exp(20))], rel=1e-9, abs=0)
+
+
+# Answering only the surest
+
+
+def answers(wrong: list[bool]) -> tuple[Tensor, Tensor]:
+    """Predictions and labels that differ so."""
+    return torch.zeros(len(wrong), dtype=torch.int64), tensor(wrong).long()
+
+
+# Few different doubts, so that most are tied.
+judged_doubts = st.lists(st.tuples(st.sampled_from([-1.0, 0.0, 0.25, torch.inf]), st.booleans()), min_size=1)
+Judged = list[tuple[float, bool]]
+
+
+def apart(judged: Judged) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """Doubts, and predictions with labels."""
+    return tensor([doubt for doubt, _ in judged]), answers([wrong for _, wrong in judged])
+
+
+def test_risks_by_hand() -> None:
+    # In order of doubt: right, wrong, right, wrong. At best both errors come last: 0, 0, 1/3, 1/2.
+    scores = selective_scores(tensor([0.3, 0.1, 0.4, 0.2]), *answers([False, False, True, True]))
+    assert scores.area == pytest.approx((0 + 1 / 2 + 1 / 3 + 1 / 2) / 4)
+    assert scores.excess_area == pytest.approx(1 / 8)
+    # Up to a quarter one input is answered, up to a half two, and so on.
+    assert scores.curve == [
+        [pytest.approx(point / 20), pytest.approx([0, 1 / 2, 1 / 3, 1 / 2][(point - 1) // 5])] for point in range(1, 21)
+    ]
+
+
+def test_risks_with_ties_by_hand() -> None:
+    # Right; then one of three, in any order, is wrong; then wrong. Errors: 0, 1/3, 2/3, 1, 2.
+    scores = selective_scores(tensor([2.0, 1.0, 1.0, 1.0, 0.5]), *answers([True, False, True, False, False]))
+    risks = [0, 1 / 6, 2 / 9, 1 / 4, 2 / 5]
+    assert scores.area == pytest.approx(sum(risks) / 5)
+    assert scores.excess_area == pytest.approx((sum(risks) - 1 / 4 - 2 / 5) / 5)
+    assert [risk for _, risk in scores.curve[3::4]] == pytest.approx(risks)
+
+
+@given(judged_doubts.map(lambda judged: judged[:5]))
+def test_risks_are_means_over_all_orders_of_equal_doubts(judged: Judged) -> None:
+    doubts, outcome = apart(judged)
+    slow = slow_risks(*map(list, zip(*judged, strict=True)))
+    best = slow_risks([float(wrong) for _, wrong in judged], [wrong for _, wrong in judged])
+    scores = selective_scores(doubts, *outcome)
+    area = statistics.mean(slow)
+    assert scores.area == pytest.approx(float(area))
+    assert scores.excess_area == pytest.approx(float(area - statistics.mean(best)))
+    # The least number of inputs that are such a share.
+    counts = [next(k for k in range(1, len(slow) + 1) if 20 * k >= point * len(slow)) for point in range(1, 21)]
+    assert [risk for _, risk in scores.curve] == pytest.approx([float(slow[count - 1]) for count in counts])
+
+
+def test_a_curve_has_a_point_for_each_twentieth() -> None:
+    doubts, wrong = torch.rand(1000, dtype=torch.float64), torch.rand(1000) < 0.3
+    curve = selective_scores(doubts, *answers(wrong.tolist())).curve
+    order = doubts.argsort()
+    assert [coverage for coverage, _ in curve] == [point / 20 for point in range(1, 21)]
+    for point, (_, risk) in enumerate(curve, 1):
+        assert risk == pytest.approx(float(wrong[order][: 50 * point].double().mean()))
+
+
+@given(judged_doubts, st.randoms(use_true_random=False))
+def test_the_order_of_the_inputs_makes_no_difference(judged: Judged, random: Random) -> None:
+    shuffled = random.sample(judged, len(judged))
+    before, after = (selective_scores(apart(each)[0], *apart(each)[1]) for each in (judged, shuffled))
+    assert before == after
+
+
+@given(judged_doubts)
+def test_no_order_is_better_than_the_best_or_worse_than_the_worst(judged: Judged) -> None:
+    doubts, outcome = apart(judged)
+    wrong = (outcome[0] != outcome[1]).double()
+    best, found, worst = (selective_scores(each, *outcome) for each in (wrong, doubts, -wrong))
+    assert 0 <= best.area <= found.area <= worst.area <= 1
+    assert best.excess_area == 0
+    assert found.excess_area == pytest.approx(found.area - best.area, abs=1e-15)
+    # Above the right ones, each error adds one; so the best area has a closed form, and so has the worst.
+    right, count = sum(not wrong for _, wrong in judged), len(judged)
+    assert best.area == pytest.approx(sum(max(0, k - right) / k for k in range(1, count + 1)) / count)
+    assert worst.area == pytest.approx(sum(min(k, count - right) / k for k in range(1, count + 1)) / count)
+
+
+@given(judged_doubts)
+def test_doubt_that_is_the_same_for_all_leaves_the_error_rate_at_every_coverage(judged: Judged) -> None:
+    _, outcome = apart(judged)
+    scores = selective_scores(torch.ones(len(judged)), *outcome)
+    error = 1 - accuracy(*outcome)
+    assert scores.area == pytest.approx(error)
+    assert [risk for _, risk in scores.curve] == pytest.approx([error] * 20)
+
+
+@given(judged_doubts)
+@example([(-1.0, False), *((0.0, place < 15) for place in range(22))])  # 15 / 22 * 22 is not 15, when rounded
+def test_all_inputs_answered_leave_the_error_rate(judged: Judged) -> None:
+    doubts, outcome = apart(judged)
+    assert selective_scores(doubts, *outcome).curve[-1] == [1.0, sum(wrong for _, wrong in judged) / len(judged)]
+
+
+@given(judged_doubts)
+def test_only_the_order_of_doubts_counts(judged: Judged) -> None:
+    doubts, outcome = apart(judged)
+    assert selective_scores(doubts.exp() / 7, *outcome) == selective_scores(doubts, *outcome)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_doubts_of_any_precision_will_do(dtype: torch.dtype) -> None:
+    doubts, outcome = tensor([0.25, 0.5, 0.5, 1.0]), answers([False, True, False, True])
+    assert selective_scores(doubts.to(dtype), *outcome) == selective_scores(doubts.double(), *outcome)
+
+
+def test_doubts_that_differ_by_little_are_told_apart() -> None:
+    doubts = tensor([0.5, 0.5 + 2**-50], dtype=torch.float64)
+    assert selective_scores(doubts, *answers([False, True])).area == 1 / 4
+    assert selective_scores(doubts.flip(0), *answers([False, True])).area == 3 / 4
+
+
+# The flag
+
+
+def test_flag_scores_by_hand() -> None:
+    # Not flagged: the first three, one of them wrong. The three least doubtful: the last two, right, and one of the
+    # first two, of which one is right.
+    flags, doubts = tensor([False, False, False, True, True]), tensor([0.2, 0.2, 0.9, 0.1, 0.0])
+    scores = flag_scores(flags, doubts, *answers([False, True, False, False, False]))
+    assert scores == FlagScores(coverage=3 / 5, accuracy=2 / 3, confidence_accuracy=pytest.approx(2.5 / 3))
+
+
+def test_where_all_are_flagged_there_is_no_accuracy() -> None:
+    scores = flag_scores(torch.ones(5, dtype=torch.bool), torch.rand(5), PREDICTIONS, LABELS)
+    assert scores == FlagScores(coverage=0.0, accuracy=None, confidence_accuracy=None)
+
+
+def test_where_none_is_flagged_both_are_the_accuracy() -> None:
+    scores = flag_scores(torch.zeros(5, dtype=torch.bool), torch.rand(5), PREDICTIONS, LABELS)
+    assert scores == FlagScores(coverage=1.0, accuracy=3 / 5, confidence_accuracy=3 / 5)
+
+
+@given(judged_doubts.map(lambda judged: judged[:5]), st.randoms(use_true_random=False))
+def test_equally_many_are_taken_in_the_mean_over_all_orders(judged: Judged, random: Random) -> None:
+    doubts, outcome = apart(judged)
+    flags = tensor([random.random() < 0.5 for _ in judged])
+    assume(not bool(flags.all()))
+    scores = flag_scores(flags, doubts, *outcome)
+    risks = slow_risks(*map(list, zip(*judged, strict=True)))
+    explained = explanation_scores(flags, *outcome)
+    assert (scores.coverage, scores.accuracy) == (explained.explanation_accuracy, explained.example_accuracy)
+    assert scores.confidence_accuracy == pytest.approx(1 - float(risks[int((~flags).sum()) - 1]))
+
+
+@given(judged_doubts)
+def test_a_flag_made_of_the_doubts_is_as_good_as_they_are(judged: Judged) -> None:
+    doubts, outcome = apart(judged)
+    flags = doubts > 0
+    assume(not bool(flags.all()))
+    scores = flag_scores(flags, doubts, *outcome)
+    assert scores.confidence_accuracy == pytest.approx(scores.accuracy)
+
+
+# The use of the memory
+
+
+def test_memory_use_by_hand() -> None:
+    # Summed over the five inputs: 1.2, 1.3, 0.8, 1.7. A tenth of four samples is the last one.
+    scores = memory_use(WEIGHTS.sum(0), (WEIGHTS > 0).sum(1))
+    assert scores == MemoryUse(
+        unused_share=0.0,
+        effective_samples=pytest.approx(25 / (1.2**2 + 1.3**2 + 0.8**2 + 1.7**2)),
+        top_tenth_share=pytest.approx(1.7 / 5),
+        samples_per_input=(2 + 2 + 3 + 1 + 4) / 5,
+    )
+
+
+@pytest.mark.parametrize(("samples", "tenth"), [(1, 1), (9, 1), (10, 1), (11, 2), (20, 2), (30, 3), (100, 10)])
+def test_samples_that_are_used_alike_all_count(samples: int, tenth: int) -> None:
+    scores = memory_use(torch.full((samples,), 0.3), torch.full((7,), samples))
+    assert scores == MemoryUse(0.0, pytest.approx(samples), pytest.approx(tenth / samples), float(samples))
+
+
+def test_of_samples_without_weight_nothing_but_their_share_is_told() -> None:
+    scores = memory_use(tensor([0.0, 2.0, 0.0, 2.0, 0.0]), tensor([1, 2, 2]))
+    assert scores == MemoryUse(3 / 5, pytest.approx(2), pytest.approx(0.5), pytest.approx(5 / 3))
+    # However small, a weight is one.
+    assert memory_use(tensor([1e-45, 1.0]), tensor([2])).unused_share == 0
+
+
+@given(memories(), st.randoms(use_true_random=False))
+def test_memory_use_has_its_bounds_and_ignores_order_and_scale(memory: tuple[Tensor, Tensor], random: Random) -> None:
+    totals, used = memory[0].sum(0), (memory[0] > 0).sum(1)
+    scores = memory_use(totals, used)
+    samples, slack = len(totals), 1e-9
+    in_use = samples * (1 - scores.unused_share)
+    assert 1 - slack <= scores.effective_samples <= in_use + slack
+    assert 1 / samples - slack <= scores.top_tenth_share <= 1 + slack
+    assert 1 <= scores.samples_per_input <= in_use + slack
+    # The effective number is below that of the samples in use unless all of them are used alike.
+    alike = len(totals[totals > 0].unique()) == 1
+    assert (scores.effective_samples == pytest.approx(in_use)) == alike
+    order = random.sample(range(samples), samples)
+    shuffled = memory_use(8 * totals[order], used)
+    assert vars(shuffled) == {name: pytest.approx(value) for name, value in vars(scores).items()}
+
+
 # The vote
 
 
@@ -328,6 +592,10 @@ def test_nothing_is_left_of_a_graph() -> None:
     probabilities = tensor([[0.5, 0.5]]).requires_grad_()
     assert not top_samples(weights).requires_grad
     assert not majority_vote(weights, MEMORY_PREDICTIONS, 3).requires_grad
+    assert not counterfactual_weight(weights, PREDICTIONS, MEMORY_PREDICTIONS).requires_grad
+    assert not improbability(weights).requires_grad
+    assert type(selective_scores(weights[:, 0], PREDICTIONS, LABELS).area) is float
+    assert type(memory_use(weights.sum(0), tensor([1])).effective_samples) is float
     assert type(calibration_error(probabilities, tensor([0]))) is float
     with pytest.raises(InputError, match="not similarities"):
         top_samples(-weights)
@@ -486,6 +754,74 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "too few flags": (
         lambda: explanation_scores(tensor([True]), PREDICTIONS, LABELS),
         "1 entries of counterfactual but 5 predictions; each input needs one of both",
+    ),
+    "a counterfactual weight of other inputs": (
+        lambda: counterfactual_weight(WEIGHTS[:4], PREDICTIONS, MEMORY_PREDICTIONS),
+        "4 rows of weights but 5 predictions; each input needs one of both",
+    ),
+    "a counterfactual weight of another memory": (
+        lambda: counterfactual_weight(WEIGHTS, PREDICTIONS, tensor([0, 1, 2])),
+        "4 columns of weights but 3 memory_predictions; each memory sample needs one of both",
+    ),
+    "NaN for a doubt": (
+        lambda: selective_scores(tensor([0.5, torch.nan, 1.0, 0.0, torch.nan]), PREDICTIONS, LABELS),
+        "doubts of 2 of 5 inputs are NaN; expected numbers to order them by",
+    ),
+    "flags for doubts": (
+        lambda: selective_scores(PREDICTIONS == LABELS, PREDICTIONS, LABELS),
+        "doubts has shape (5,) and dtype torch.bool; expected shape (B,), floating point",
+    ),
+    "too few doubts": (
+        lambda: selective_scores(torch.rand(4), PREDICTIONS, LABELS),
+        "4 doubts but 5 predictions; each input needs one of both",
+    ),
+    "too few doubts beside flags": (
+        lambda: flag_scores(PREDICTIONS == LABELS, torch.rand(4), PREDICTIONS, LABELS),
+        "4 doubts but 5 predictions; each input needs one of both",
+    ),
+    "too few flags beside doubts": (
+        lambda: flag_scores(tensor([True]), torch.rand(5), PREDICTIONS, LABELS),
+        "1 entries of counterfactual but 5 predictions; each input needs one of both",
+    ),
+    "numbers for flags beside doubts": (
+        lambda: flag_scores(LABELS, torch.rand(5), PREDICTIONS, LABELS),
+        "counterfactual has shape (5,) and dtype torch.int64; expected shape (B,), bool",
+    ),
+    "weights that are not summed": (
+        lambda: memory_use(WEIGHTS, tensor([1])),
+        "total_weights has shape (5, 4) and dtype torch.float32; expected shape (M,), floating point",
+    ),
+    "a memory without weight": (
+        lambda: memory_use(torch.zeros(3), tensor([1])),
+        "total_weights goes from 0 to 0; expected finite sums, none negative, at least one positive: sum the weights "
+        "of a Reading over the inputs",
+    ),
+    "sums of similarities": (
+        lambda: memory_use(tensor([-0.5, 1.0]), tensor([1])),
+        "total_weights goes from -0.5 to 1; expected finite sums, none negative, at least one positive: sum the "
+        "weights of a Reading over the inputs",
+    ),
+    "NaN for a sum of weights": (
+        lambda: memory_use(tensor([torch.nan, 1.0]), tensor([1])),
+        "total_weights goes from nan to nan; expected finite sums, none negative, at least one positive: sum the "
+        "weights of a Reading over the inputs",
+    ),
+    "an infinite sum of weights": (
+        lambda: memory_use(tensor([torch.inf, 1.0]), tensor([1])),
+        "total_weights goes from 1 to inf; expected finite sums, none negative, at least one positive: sum the "
+        "weights of a Reading over the inputs",
+    ),
+    "an input that used nothing": (
+        lambda: memory_use(tensor([1.0, 1.0]), tensor([2, 0])),
+        "used_samples goes from 0 to 2; expected 1 to 2, for as many samples",
+    ),
+    "more used than there are": (
+        lambda: memory_use(tensor([1.0, 1.0]), tensor([3, 1])),
+        "used_samples goes from 1 to 3; expected 1 to 2, for as many samples",
+    ),
+    "shares for numbers of used samples": (
+        lambda: memory_use(tensor([1.0, 1.0]), tensor([0.5])),
+        "used_samples has shape (1,) and dtype torch.float32; expected shape (B,), integer",
     ),
     "no values": (lambda: mean_and_spread([]), "values is empty; expected at least one number"),
     "a value that does not exist": (

@@ -138,6 +138,12 @@ def test_it_is_that_of_what_is_predicted_for_the_same_pictures(
     doubted = [right for right, each in zip(correct, predictions, strict=True) if each.uncertain]
     assert doubted
     assert scores["counterfactual_accuracy"] == sum(doubted) / len(doubted)
+    surest = sorted(zip(predictions, correct, strict=True), key=lambda pair: -pair[0].probability)[: 90 - unsure]
+    assert scores["selective"]["flag"] == {
+        "coverage": pytest.approx(1 - unsure / 90),
+        "accuracy": (sum(correct) - sum(doubted)) / (90 - unsure),
+        "confidence_accuracy": pytest.approx(sum(right for _, right in surest) / (90 - unsure)),
+    }
 
 
 def encoded(model: Model, *images: LabelledImages) -> Encoded:
@@ -187,6 +193,7 @@ def test_a_standard_run_has_one_score(standard: tuple[Run, Model], data: DataSet
     opened, model = standard
     record = evaluate_run(opened, model, data, None, "test")
     assert record["standard"]["accuracy"] == accuracy_of(model, opened.splits.of(data, "test"))
+    assert set(record["standard"]["selective"]) == {"confidence"}
     assert not {"memory", "remembered", "drawn"} & record.keys()
 
 
@@ -207,7 +214,8 @@ def test_a_memory_of_one_has_no_explanation_scores(train: Train, data: DataSet) 
     opened, model = train(remember=1, memory_size=1, memory="random", epochs=1)
     record = evaluate_run(opened, model, data, None, "test")
     assert record["memory"] == {"size": 1, "own_accuracy": None}
-    assert "explanation_accuracy" not in record["remembered"]
+    assert not {"explanation_accuracy", "memory_use"} & record["remembered"].keys()
+    assert set(record["remembered"]["selective"]) == {"confidence"}
     assert record["remembered"]["accuracy"] == accuracy_of(model, opened.splits.of(data, "test"))
     assert record["drawn"]["training_subset"]["memory_size"] == 1
 
