@@ -42,14 +42,19 @@ def content_weights(
     query_scales (B,), key_scales (M,) or (B, M): their `inverse_norms`. keep: bool (M,) or (B, M); False takes a sample
     out.
     """
+    scores = similarities(queries, query_scales, keys, key_scales)
+    if keep is not None:
+        scores = scores.masked_fill(~keep, -torch.inf)
+    # Sparsemax ignores a constant added to a row, so similarity serves as well as the paper's minus distance.
+    return sparsemax(scores)
+
+
+def similarities(queries: Tensor, query_scales: Tensor, keys: Tensor, key_scales: Tensor) -> Tensor:
+    """The cosine similarity (B, M) of each input with each memory sample; arguments as for `content_weights`."""
     queries, keys = in_full_precision(queries), in_full_precision(keys)
     with without_autocast(queries):
         # The keys are scaled after the product: that spares a normalised copy of a large memory, and its gradient.
-        scores = _products(queries * query_scales.unsqueeze(-1), keys) * key_scales
-        if keep is not None:
-            scores = scores.masked_fill(~keep, -torch.inf)
-        # Sparsemax ignores a constant added to a row, so similarity serves as well as the paper's minus distance.
-        return sparsemax(scores)
+        return _products(queries * query_scales.unsqueeze(-1), keys) * key_scales
 
 
 def memory_vector(weights: Tensor, memory: Tensor) -> Tensor:

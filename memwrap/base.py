@@ -59,6 +59,10 @@ class EncoderModel(nn.Module, ABC):
     def transform(self, transform: Transform | None) -> None:
         self._transform = transform
 
+    def class_name(self, label: int) -> str:
+        """What a class is called; its number if no names have been given."""
+        return self.classes[label] if self.classes else str(label)
+
     @property
     @abstractmethod
     def reference(self) -> Tensor:
@@ -156,7 +160,8 @@ def in_evaluation(model: EncoderModel) -> Iterator[None]:
     """Evaluation mode without gradients and autocast; afterwards every module is in the mode that it was in."""
     # Tensors made in inference mode could not serve in training later on.
     with modes_kept(model), torch.inference_mode(False), torch.no_grad(), without_autocast(model.reference):
-        model.eval()
+        if any(module.training for module in model.modules()):  # `eval` writes to each, which takes longer
+            model.eval()
         yield
 
 

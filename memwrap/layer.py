@@ -9,7 +9,7 @@ from torch.nn import functional
 from memwrap.attention import content_weights, inverse_norms, memory_vector
 from memwrap.checks import check_encodings, check_keep, check_logits, check_memory, check_scales, check_sizes
 from memwrap.errors import InputError
-from memwrap.precision import without_autocast
+from memwrap.precision import exact_products, without_autocast
 from memwrap.tracing import eager
 
 VARIANTS = ("memory_wrap", "only_memory")
@@ -96,8 +96,8 @@ class MemoryWrap(nn.Module):
             check_encodings(encodings, self.in_features)
             check_memory(memory, self.in_features, encodings)
             check_keep(keep, len(encodings), memory.shape[-2])
-        queries, query_scales = self._projected("encodings", encodings, checked)
-        keys, key_scales = self._projected("memory", memory, checked)
+        queries, query_scales = self.projected(encodings, "encodings", checked)
+        keys, key_scales = self.projected(memory, "memory", checked)
         weights = content_weights(queries, query_scales, keys, key_scales, keep)
         vector = memory_vector(weights, keys)
         logits: Tensor = self.head(self._features(queries, vector))
@@ -109,8 +109,9 @@ class MemoryWrap(nn.Module):
         """Do the part of the arithmetic that a memory (M, D) needs, once for as long as it and the weights stay."""
         if checked := eager(memory):
             check_memory(memory, self.in_features)
-        keys, scales = self._projected("memory", memory, checked)
-        return PreparedMemory(keys, scales, self._first_layer_after(keys))
+        with exact_products(memory):  # once, for all later predictions and explanations
+            keys, scales = self.projected(memory, "memory", checked)
+            return PreparedMemory(keys, scales, self._first_layer_after(keys))
 
     def read_prepared(self, encodings: Tensor, memory: PreparedMemory, keep: Tensor | None = None) -> Reading:
         """encodings (B, D) -> what `read` gives for the memory that was prepared, for less work"""
@@ -126,7 +127,7 @@ class MemoryWrap(nn.Module):
         if checked := eager(encodings):
             check_encodings(encodings, self.in_features)
             check_keep(keep, len(encodings), len(memory.encodings))
-        queries, scales = self._projected("encodings", encodings, checked)
+        queries, scales = self.projected(encodings, "encodings", checked)
         weights = content_weights(queries, scales, memory.encodings, memory.scales, keep)
         if memory.first_layer is None:
             logits: Tensor = self.head(self._features(queries, memory_vector(weights, memory.encodings)))
@@ -138,7 +139,7 @@ class MemoryWrap(nn.Module):
             check_logits(logits)
         return logits, weights
 
-    def _projected(self, name: str, encodings: Tensor, checked: bool) -> tuple[Tensor, Tensor]:
+    def projected(self, encodings: Tensor, name: str = "", checked: bool = False) -> tuple[Tensor, Tensor]:
         """encodings (..., D) -> what attention compares, (..., width), and one over their lengths, (...)"""
         if self.projection is not None:
             encodings = self.projection(encodings.to(self.projection.weight.dtype))
@@ -158,9 +159,14 @@ class MemoryWrap(nn.Module):
         # Multiplications for each input: count * hidden, or to sum the encodings first count * width + width * hidden.
         if count * (hidden - self.width) > self.width * hidden:
             return None
-        own, share = weight[:, : -self.width], weight[:, -self.width :]
+        own, share = self.halves_of_first()
         with without_autocast(keys):
             return torch.cat([functional.linear(keys.to(share.dtype), share), own.T])
+
+    def halves_of_first(self) -> tuple[Tensor, Tensor]:
+        """The head's first layer: what it does to the input's encoding (H, width or 0), and to the memory vector."""
+        weight = self.head.first.weight
+        return weight[:, : -self.width], weight[:, -self.width :]
 
     def settings(self) -> dict[str, int | str | None]:
         """The arguments that build such a layer."""

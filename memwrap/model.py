@@ -10,10 +10,13 @@ from torch import Tensor, nn
 from memwrap.base import EncoderModel, Origin, in_evaluation
 from memwrap.checks import check_images, check_labels, check_memory_images, check_sizes
 from memwrap.errors import InputError, NoMemoryError, StaleMemoryError, brief
+from memwrap.explanation import Explanation, explain
 from memwrap.layer import MemoryWrap, Reading
 from memwrap.memory import RememberedMemory, Snapshot
+from memwrap.precision import exact_products
 from memwrap.store import Parts
 from memwrap.tracing import eager
+from memwrap.what_if import WhatIf
 
 
 class MemoryClassifier(EncoderModel):
@@ -56,6 +59,19 @@ class MemoryClassifier(EncoderModel):
         if self._head_learns():
             return self.layer.read(self.encode(images), remembered.encodings, keep)
         return self.layer.read_prepared(self.encode(images), remembered.prepared(), keep)
+
+    def explain(self, images: Tensor, effects: bool = True) -> list[Explanation]:
+        """Why each image (B, channels, H, W) is judged as it is, by the remembered memory.
+
+        In evaluation mode and full precision, without gradients. effects: whether to compute, beside each used sample's
+        weight, what taking it out would change.
+        """
+        with in_evaluation(self):
+            memory = self._usable_memory(images)
+            encodings = self.encode(images)
+            with exact_products(encodings):
+                reading = self.layer.read_prepared(encodings, memory.prepared())
+                return explain(reading, WhatIf(self.layer, encodings, memory), effects)
 
     def remember(self, images: Tensor, labels: Tensor | Sequence[int], chunk_size: int = 128) -> None:
         """Encode a memory once, in evaluation mode, in full precision, and keep it for all later predictions.

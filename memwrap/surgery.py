@@ -111,7 +111,8 @@ def modes_kept(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         for module, training in modes.items():
-            module.training = training
+            if module.training != training:  # which is quickly asked, while a module takes its time to be written to
+                module.training = training
 
 
 def _places(classifier: nn.Module, name: str) -> list[tuple[nn.Module, str]]:

@@ -1,6 +1,7 @@
 """The wrapped model: two passes in training, a remembered memory, staleness, moving, and what it refuses."""
 
 import copy
+import dataclasses
 import pickle
 import re
 from pathlib import Path
@@ -14,6 +15,8 @@ from torch.testing import assert_close
 
 import memwrap
 from memwrap import InputError, MemoryClassifier, NoMemoryError, NonFiniteError, StaleMemoryError
+from memwrap.explanation import Explanation
+from memwrap.precision import exact_convolutions
 from tests import networks
 
 
@@ -287,6 +290,175 @@ def test_the_state_dict_does_not_depend_on_the_memory(model: MemoryClassifier, m
     before = list(model.state_dict())
     model.remember(memory, labels)
     assert list(model.state_dict()) == before
+
+
+@pytest.fixture
+def colours() -> Tensor:
+    """Images unlike enough for an untrained encoder: each uses a part of a memory of their kind."""
+    return torch.randn(5, 3, 8, 8) + 4 * torch.randn(5, 3, 1, 1)
+
+
+@pytest.fixture
+def remembering(model: MemoryClassifier, labels: Tensor) -> MemoryClassifier:
+    """A model that is sure enough of its word, with such a memory."""
+    with torch.no_grad():
+        model.layer.head.second.weight.mul_(30)
+    model.remember(torch.randn(12, 3, 8, 8) + 4 * torch.randn(12, 3, 1, 1), labels)
+    return model
+
+
+def assert_same_explanation(ours: Explanation, theirs: Explanation, tolerance: float = 1e-5) -> None:
+    assert (ours.prediction, ours.uncertain, ours.unused) == (theirs.prediction, theirs.uncertain, theirs.unused)
+    assert [sample.index for sample in ours.samples] == [sample.index for sample in theirs.samples]
+    for name in ("logits", "probabilities", "weights", "effects", "labels", "memory_predictions"):
+        close = {"atol": tolerance, "rtol": 0, "equal_nan": True, "check_dtype": False}
+        assert_close(getattr(ours, name), getattr(theirs, name), **close)
+    assert ours.flip_set == theirs.flip_set
+
+
+def test_each_image_gets_an_explanation_of_its_prediction(remembering: MemoryClassifier, colours: Tensor) -> None:
+    explanations, reading = remembering.explain(colours), remembering.read(colours)
+    assert len(explanations) == 5
+    for row, explanation in enumerate(explanations):
+        assert explanation.prediction == int(reading.logits[row].argmax())
+        assert_close(explanation.logits, reading.logits[row].detach())
+        assert_close(explanation.weights, reading.weights[row].detach())
+        assert_close(explanation.labels, remembering.remembered.labels)
+        assert_close(explanation.memory_predictions, remembering.remembered.predictions)
+        for sample in explanation.samples:
+            keep = torch.arange(12) != sample.index
+            change = remembering.read(colours, keep=keep).logits.softmax(1)[row] - reading.logits.softmax(1)[row]
+            assert sample.effect == pytest.approx(change[explanation.prediction].item(), abs=1e-6)
+        assert explanation.check()
+    assert len({explanation.prediction for explanation in explanations}) > 1
+    assert any(explanation.unused for explanation in explanations)
+
+
+def test_effects_need_not_be_asked_for(remembering: MemoryClassifier, colours: Tensor) -> None:
+    for without, complete in zip(
+        remembering.explain(colours, effects=False), remembering.explain(colours), strict=True
+    ):
+        assert without.effects is None
+        assert_same_explanation(dataclasses.replace(without, effects=complete.effects), complete)
+
+
+def test_images_are_explained_together_as_one_by_one(remembering: MemoryClassifier, colours: Tensor) -> None:
+    for row, together in enumerate(remembering.explain(colours)):
+        (alone,) = remembering.explain(colours[row : row + 1])
+        assert_same_explanation(together, alone)
+
+
+@pytest.mark.filterwarnings("error")
+def test_explaining_in_training_mode_changes_nothing(remembering: MemoryClassifier, colours: Tensor) -> None:
+    expected, before = remembering.explain(colours), copy.deepcopy(remembering.state_dict())
+    remembering.train()
+    remembering.encoder.features[0].eval()
+    modes = {name: module.training for name, module in remembering.named_modules()}
+    for ours, theirs in zip(remembering.explain(colours), expected, strict=True):
+        assert_same_explanation(ours, theirs, tolerance=0)
+    assert {name: module.training for name, module in remembering.named_modules()} == modes
+    assert_close(dict(remembering.state_dict()), dict(before), atol=0, rtol=0)
+
+
+def test_the_modes_are_restored_when_images_cannot_be_explained(remembering: MemoryClassifier) -> None:
+    with pytest.raises(InputError, match=re.escape("for a single image give image.unsqueeze(0)")):
+        remembering.train().explain(torch.randn(3, 8, 8))
+    assert all(module.training for module in remembering.modules())
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_stale_memory_explains_nothing(change: str, remembering: MemoryClassifier, colours: Tensor) -> None:
+    explanation = remembering.explain(colours)[0]
+    CHANGES[change](remembering)
+    with pytest.raises(StaleMemoryError, match=re.escape("call model.remember(images, labels) again")):
+        remembering.explain(colours)
+    if change in ("SGD", "SGD, fused", "load_state_dict of the head", "a parameter exchanged"):
+        with pytest.raises(StaleMemoryError, match="explain the images again"):
+            explanation.check()
+
+
+def test_without_a_memory_nothing_is_explained(model: MemoryClassifier, images: Tensor) -> None:
+    with pytest.raises(NoMemoryError, match=re.escape("model.remember(memory_images, labels)")):
+        model.explain(images)
+
+
+def test_explanations_in_double_precision_agree(remembering: MemoryClassifier, colours: Tensor) -> None:
+    expected = remembering.explain(colours)
+    flip_sets = [explanation.flip_set for explanation in expected]
+    explanations = remembering.to(torch.float64).explain(colours.double())
+    assert {explanation.effects.dtype for explanation in explanations} == {torch.float64}
+    for ours, theirs in zip(explanations, expected, strict=True):
+        assert_same_explanation(ours, theirs, tolerance=1e-5)
+        assert ours.check()
+        with pytest.raises(StaleMemoryError, match="the model has changed or moved"):
+            theirs.check()
+    assert [explanation.flip_set for explanation in expected] == flip_sets
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_explanations_in_half_precision_hold(
+    dtype: torch.dtype, remembering: MemoryClassifier, colours: Tensor
+) -> None:
+    for explanation in remembering.to(dtype).explain(colours.to(dtype)):
+        assert explanation.check()
+        assert explanation.effects.dtype == explanation.probabilities.dtype == torch.float32
+        assert explanation.flip_set.tried <= 3
+
+
+def test_a_loaded_model_explains_the_same(remembering: MemoryClassifier, colours: Tensor, tmp_path: Path) -> None:
+    remembering.save(tmp_path)
+    for ours, theirs in zip(memwrap.load(tmp_path).explain(colours), remembering.explain(colours), strict=True):
+        assert_same_explanation(ours, theirs, tolerance=0)
+
+
+def test_explanations_are_made_in_full_precision_under_autocast(remembering: MemoryClassifier, colours: Tensor) -> None:
+    expected = remembering.explain(colours)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        for ours, theirs in zip(remembering.explain(colours), expected, strict=True):
+            assert_same_explanation(ours, theirs, tolerance=0)
+            assert ours.check().logit_difference == pytest.approx(0, abs=1e-6)
+
+
+def test_explaining_in_inference_mode_still_allows_training(remembering: MemoryClassifier, colours: Tensor) -> None:
+    expected = remembering.explain(colours)
+    with torch.inference_mode():
+        explanations = remembering.explain(colours)
+    for ours, theirs in zip(explanations, expected, strict=True):
+        assert not ours.logits.requires_grad
+        assert_same_explanation(ours, theirs, tolerance=0)
+    remembering(colours).sum().backward()
+
+
+def test_an_explanation_keeps_the_memory_that_it_was_made_with(
+    remembering: MemoryClassifier, colours: Tensor, memory: Tensor
+) -> None:
+    explanation, expected = remembering.explain(colours)[0], remembering.explain(colours)[0]
+    flip_set = expected.flip_set
+    remembering.remember(memory[:3], [0, 1, 2])
+    assert explanation.flip_set == flip_set
+    assert explanation.check()
+    remembering.forget()
+    assert explanation.check()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("precision", ["highest", "medium"])
+def test_explanations_on_a_gpu_agree(precision: str, remembering: MemoryClassifier, colours: Tensor) -> None:
+    expected = remembering.double().explain(colours.double())
+    for explanation in expected:
+        _ = explanation.flip_set  # now, as the model moves
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision(precision)
+        remembered = remembering.remembered
+        with exact_convolutions(torch.empty(0, device="cuda")):
+            model = remembering.float().cuda()
+            model.remember(remembered.images, remembered.labels)
+            for ours, theirs in zip(model.explain(colours.cuda()), expected, strict=True):
+                assert_same_explanation(ours, theirs, tolerance=1e-5)
+                assert ours.check()
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 BAD_IMAGES = {
