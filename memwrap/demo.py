@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -11,15 +11,21 @@ from memwrap.data.labelled import DataSet, LabelledImages
 from memwrap.data.published import digits
 from memwrap.errors import RunError, SaveError
 from memwrap.recipes import DEFAULT, recipe
+from memwrap.report.content import Pictures
+from memwrap.report.making import content_for, new_manifest, page_for
+from memwrap.report.page import HeatmapOptions
 from memwrap.runs.evaluation import evaluate_run, finished_model
 from memwrap.runs.folder import RECORD, open_run
+from memwrap.runs.reporting import source_of
 from memwrap.runs.training import begin
 from memwrap.settings import VARIANTS, Settings, with_changes
 
 DEMO = "demo"
 SAMPLES = 200
 EPOCHS = 60
-PICTURES = 12
+PICTURES = 12  # as files, and in the report
+SHOWN = 6  # memory images for each
+REPORT = "report.html"
 
 
 @dataclass(frozen=True)
@@ -51,6 +57,7 @@ def compare(seeds: int, out: Path) -> Iterator[DemoResult]:
                     yield _train(path, data, variant, seed)
                     if (variant, seed) == ("memory_wrap", 0):
                         _save_pictures(path, data)
+                        _save_report(path, out, data)
                         _put(path, out)
     except OSError as error:
         raise SaveError(f"{out}: cannot be written ({error})") from error
@@ -77,6 +84,18 @@ def _put(path: Path, out: Path) -> None:
     if out.exists():
         out.replace(path.with_name("earlier"))
     path.replace(out)
+
+
+def _save_report(path: Path, out: Path, data: DataSet) -> None:
+    """Explanations of the same digits, with heatmaps; it names the place where the run will be."""
+    run = open_run(path)
+    test = run.splits.of(data, "test").at(torch.arange(PICTURES))
+    pixels = next(test.images.batches([torch.arange(PICTURES)]))
+    source = replace(source_of(run), path=str(out.absolute()))
+    pictures = Pictures(pixels, tuple(f"digit {name}" for name in test.names), test.labels)
+    manifest = new_manifest(source, pictures, "memwrap demo", SHOWN, HeatmapOptions())
+    page = page_for(manifest, content_for(manifest, source, pixels), source)
+    (path / REPORT).write_text(page, encoding="utf-8")
 
 
 def _save_pictures(path: Path, data: DataSet) -> None:

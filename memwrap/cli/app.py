@@ -37,8 +37,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     epilog="Exit codes: 0 done, 1 unexpected, 2 wrong usage or settings, 3 data that cannot be used, 4 a run that is "
-    "missing, damaged, taken or unfinished, 5 training that could not go on or be saved, 130 stopped by Ctrl-C or "
-    "a kill.",
+    "missing, damaged, taken or unfinished, 5 training that could not go on or be saved, 6 a report that its run does "
+    "not bear out, 130 stopped by Ctrl-C or a kill.",
 )
 
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...; auto takes a GPU if there is one.")]
@@ -208,6 +208,102 @@ def predict(
 
 
 @app.command()
+def explain(
+    run: RunFolder,
+    images: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="IMAGE",
+            help="Image files, or folders of them; if left out, the run's own test images.",
+            show_default=False,
+        ),
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Labelled images of this folder or zip instead.", show_default=False)
+    ] = None,
+    run_data: Annotated[
+        str | None, typer.Option(help="Where the run's own data lies now, if it has moved.", show_default=False)
+    ] = None,
+    split: Annotated[str, typer.Option(help="Which of the run's own images: test or validation.")] = "test",
+    limit: Annotated[
+        int, typer.Option(min=1, metavar="<int>", help="Of labelled images at most so many, drawn by the run's seed.")
+    ] = 50,
+    shown: Annotated[int, typer.Option(min=1, metavar="<int>", help="Memory images shown for each, at most.")] = 8,
+    html: Annotated[
+        Path | None, typer.Option(help="Write a report to this file, which stands alone.", show_default=False)
+    ] = None,
+    figure: Annotated[
+        Path | None, typer.Option(help="Draw a figure to this file, .png, .svg or .pdf.", show_default=False)
+    ] = None,
+    heatmaps: Annotated[
+        bool, typer.Option("--heatmaps", help="Show which pixels mattered, in report and figure. Takes its time.")
+    ] = False,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            help="How heatmaps are made: integrated_gradients, saliency, input_x_gradient, occlusion or gradient_shap.",
+            show_default="integrated_gradients",
+        ),
+    ] = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(help="What they are held against: white, black, mean or blur.", show_default="white"),
+    ] = None,
+    max_steps: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="<int>",
+            help="Steps are doubled up to this until the error is below 1 %.",
+            show_default="1024",
+        ),
+    ] = None,
+    data_root: Root = None,
+    hold_mb: HoldMegabytes = 1024,
+    workers: Workers = 2,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Tell why: the memory images behind each prediction, for and against.
+
+    [b]memwrap explain runs/photos img.jpg[/b]
+    [b]memwrap explain runs/photos new/ --heatmaps --html why.html[/b]
+
+    A memory image counts as what the model takes it for. "Without it" is the
+    change in probability if it were taken out of the memory.
+    """
+    from memwrap.cli.explain import Asked, Wanted, heatmap_options
+    from memwrap.cli.explain import explain as run_command
+    from memwrap.cli.reading import Reading
+
+    run_command(
+        run,
+        Asked(images or [], data, run_data, split, limit),
+        Wanted(shown, heatmap_options(heatmaps, method, baseline, max_steps), html, figure, as_json),
+        Reading(data_root, hold_mb, workers),
+        device,
+    )
+
+
+@app.command()
+def verify(
+    report: Annotated[Path, typer.Argument(metavar="REPORT", help="A file that explain --html wrote.")],
+    run: Annotated[
+        Path | None, typer.Option(help="Where the run is, if not where the report says.", show_default=False)
+    ] = None,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Compute all that a report shows again, from the run that it names, and say what differs.
+
+    [b]memwrap verify why.html[/b]
+    """
+    from memwrap.cli.verify import verify_report
+
+    verify_report(report, run, device, as_json)
+
+
+@app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Where the run is kept; an earlier demo there is replaced.")] = Path(
         "runs/demo"
@@ -225,6 +321,9 @@ def main() -> None:
     """The program: runs a command and ends with its exit code."""
     arguments = sys.argv[1:]
     debug = "--debug" in arguments or bool(os.environ.get("MEMWRAP_DEBUG"))
+    # Before torch is loaded. Else its threads wait for each other in a loop, and on a machine that is busy with other
+    # things training takes ten times as long.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     interrupt_on_signals()
     _show_any_name()
     if not debug and not sys.warnoptions:

@@ -7,7 +7,7 @@ from pathlib import Path
 from memwrap.cli.show import percent
 from memwrap.cli.terminal import errors, plain_console, print_json
 from memwrap.cli.train import refuse_here
-from memwrap.demo import DemoResult, compare, demo_settings, refuse_if_no_demo
+from memwrap.demo import REPORT, DemoResult, compare, demo_settings, refuse_if_no_demo
 from memwrap.metrics import mean_and_spread
 from memwrap.settings import VARIANTS
 
@@ -24,7 +24,14 @@ def demo(out: Path, seeds: int, as_json: bool) -> None:
     }
     if as_json:
         means = {variant: {"mean": mean, "spread": spread} for variant, (mean, spread) in summary.items()}
-        print_json({"run": str(out), "results": [asdict(each) for each in results], "summary": means})
+        print_json(
+            {
+                "run": str(out),
+                "report": str(out / REPORT),
+                "results": [asdict(each) for each in results],
+                "summary": means,
+            }
+        )
         return
     console = plain_console()
     console.print(f"accuracy on {results[0].test_images} other digits, mean and standard deviation of {seeds}:")
@@ -32,7 +39,9 @@ def demo(out: Path, seeds: int, as_json: bool) -> None:
         console.print(f"  {variant:12} {percent(mean)} ± {100 * spread:.2f}")
     console.print(f"\nA run with a memory is in {out}. Try:")
     console.print("  " + shlex.join(["memwrap", "predict", str(out), str(out / "pictures")]))
+    console.print("  " + shlex.join(["memwrap", "explain", str(out), str(out / "pictures")]))
     console.print("  " + shlex.join(["memwrap", "evaluate", str(out)]))
+    console.print(f"Why it took some digits for what it did, to be opened in a browser: {out / REPORT}")
 
 
 def _compared(out: Path, seeds: int) -> list[DemoResult]:

@@ -18,6 +18,7 @@ from memwrap.errors import (
 )
 
 UNEXPECTED = 1
+DIFFERENT = 6  # a report that does not say what its run says
 INTERRUPTED = 130  # as shells have it for Ctrl-C
 
 # What they mean stands in `memwrap --help`, too.

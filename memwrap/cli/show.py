@@ -1,10 +1,14 @@
 """Results as tables for a terminal."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
+
+from memwrap.report.content import Card
+from memwrap.wording import points
 
 MOST_CLASSES = 30  # in the table of classes; of more, the worst
 WORST = 10
@@ -21,6 +25,9 @@ _SCORES = {
     "majority_vote_accuracy": "majority vote accuracy",
     "calibration_error": "calibration error",
 }
+# Ways to tell the surest images; what each is called in the record, and on the screen.
+_SUREST = {"confidence": "  by probability", "counterfactual_weight": "  by weight on counterfactuals"}
+_ANSWERED = (0.5, 0.8, 0.9)  # shares of the images, points of the recorded curves
 # What the heads of columns mean; with drawn memories, by where they are drawn from.
 _REMEMBERED = "the memory of {} images that predict uses"
 _DRAWN = {
@@ -36,6 +43,7 @@ def evaluation(console: Console, record: dict[str, Any]) -> None:
         console.print(f"{head}, judged on {_judged(record)}\n")
         _scores(console, record)
         main = record.get("remembered") or record["standard"]
+        _selective(console, main["selective"])
         _classes(console, record["classes"], main)
     else:
         console.print(head)
@@ -44,6 +52,10 @@ def evaluation(console: Console, record: dict[str, Any]) -> None:
         own = memory["own_accuracy"]  # None: a single image is in no memory but itself
         words = "" if own is None else f"; the model itself puts {percent(own, 1)} of them into their class"
         console.print(f"memory: {memory['size']} images{words}")
+    if use := record.get("remembered", {}).get("memory_use"):
+        unused, tenth = percent(use["unused_share"], 1), percent(use["top_tenth_share"], 1)
+        console.print(f"a prediction uses {use['samples_per_input']:.1f} of them on average; {unused} are never used")
+        console.print(f"the most used tenth has {tenth} of all weight")
     for what, why in left_out.items():
         console.print(f"left out: {what} ({why})")
 
@@ -76,6 +88,23 @@ def _scores(console: Console, record: dict[str, Any]) -> None:
     console.print(table)
     for head, words in legend.items():
         console.print(f"{head}: {words}")
+    console.print()
+
+
+def _selective(console: Console, scores: dict[str, Any]) -> None:
+    """How few errors are left if images of much doubt are left to people."""
+    table = _table("errors if only the surest are answered", *(percent(share, 0) for share in _ANSWERED), "average")
+    for name, words in _SUREST.items():
+        if found := scores.get(name):
+            risks = dict(found["curve"])
+            table.add_row(words, *(percent(risks[share]) for share in _ANSWERED), percent(found["area"]))
+    console.print(table)
+    best = scores["confidence"]["area"] - scores["confidence"]["excess_area"]
+    console.print(f"average: over all shares from one image to all; {percent(best)} if all errors came last")
+    if flag := scores.get("flag"):
+        sure, accuracy = percent(flag["coverage"], 1), percent(flag["accuracy"])
+        console.print(f"the {sure} that predict does not call unsure: accuracy {accuracy}")
+        console.print(f"equally many, of the highest probability: accuracy {percent(flag['confidence_accuracy'])}")
     console.print()
 
 
@@ -138,3 +167,23 @@ def _table(label: str, *numbers: str) -> Table:
     for head in numbers:
         table.add_column(head, justify="right", no_wrap=True)
     return table
+
+
+def explanation(console: Console, card: Card, memory_names: Sequence[str] | None) -> None:
+    """Print why an image was taken for what it was."""
+    truth = f", wrong: it is {card.true_class}" if card.wrong else ""
+    console.print(f"{card.name}: {card.prediction} ({percent(card.probability, 1)}){truth}")
+    console.print(f"  {card.sentence}")
+    table = _table("", "weight", "without it")
+    for head in ("taken for", "label", "memory image"):
+        table.add_column(head, overflow="fold")
+    for sample in card.samples:
+        prediction = "-" if sample.prediction is None else card.class_name(sample.prediction)
+        effect = "-" if sample.effect is None else points(sample.effect)
+        file = f"#{sample.index}" if memory_names is None else f"#{sample.index} {memory_names[sample.index]}"
+        table.add_row(" ", percent(sample.weight, 1), effect, prediction, card.class_name(sample.label), file)
+    console.print(table)
+    if card.others:
+        together = percent(sum(sample.weight for sample in card.others), 1)
+        console.print(f"  and {len(card.others)} more with {together} together")
+    console.print(f"  {card.flip}\n")

@@ -138,14 +138,15 @@ class RunTraining:
     def _finish(self) -> None:
         """Let the model remember a memory, and store it without what only training needs."""
         self.model.eval()
-        remembered = None
+        remembered: dict[str, Any] = {}
         if isinstance(self.model, MemoryClassifier):
             images = self._training_images()
             chosen = remembered_indices(images.labels, self.run.settings)
-            remember(self.model, images.images.at(chosen), images.labels[chosen])
-            remembered = self.run.splits.train[chosen].tolist()
+            kept = images.at(chosen)
+            remember(self.model, kept.images, kept.labels)
+            remembered = {"remembered": self.run.splits.train[chosen].tolist(), "remembered_names": kept.names}
         settings, parts = self.model.packed()
-        settings["training"] = {**_state(self.trainer, self.seconds, finished=True), "remembered": remembered}
+        settings["training"] = {**_state(self.trainer, self.seconds, finished=True), **remembered}
         store.write(self.run.path, settings, parts)
 
 

@@ -10,6 +10,7 @@ from memwrap.metrics import mean_and_spread
 from memwrap.settings import VARIANTS
 from tests.cli import NO_NETWORK, fails, record, run, run_apart, succeeds
 from tests.cli.conftest import Trained
+from tests.report import parsed
 
 SHORT = "import memwrap.demo as demo; demo.SAMPLES, demo.EPOCHS = 40, 2"
 
@@ -61,11 +62,38 @@ def test_the_run_of_the_demo_is_taken_by_the_commands_that_it_names(tmp_path: Pa
     out = tmp_path / "demo"
     measured = succeeds("demo", "--out", out, "--seeds", 1, "--json").json["results"]
     shown = succeeds("demo", "--out", out, "--seeds", 1).out
-    assert f"  memwrap predict {out} {out}/pictures\n  memwrap evaluate {out}\n" in shown
+    for command in ("predict {0} {0}/pictures", "explain {0} {0}/pictures", "evaluate {0}"):
+        assert f"  memwrap {command.format(out)}\n" in shown
     assert len(succeeds("predict", out, out / "pictures").out.splitlines()) == demo.PICTURES
     evaluated = succeeds("evaluate", out, "--json").json
     (own,) = [each for each in measured if each["variant"] == "memory_wrap"]
     assert (evaluated["remembered"]["accuracy"], evaluated["images"]) == (own["accuracy"], own["test_images"])
+
+
+@pytest.mark.usefixtures("_short")
+def test_the_demo_has_a_report_that_holds(tmp_path: Path) -> None:
+    out = tmp_path / "runs" / "demo"
+    shown = succeeds("demo", "--out", out, "--seeds", 1).out
+    assert shown.endswith(f"to be opened in a browser: {out / 'report.html'}\n")
+    page = parsed((out / "report.html").read_text())
+    assert page.one("h1").text == "memwrap demo"
+    names = [path.stem.rpartition("-")[2] for path in (out / "pictures").iterdir()]
+    assert sorted(article.one("h3").text for article in page.all("article")) == sorted(
+        f"digit {name}" for name in names
+    )
+    assert len(page.all("details")) == demo.PICTURES
+    verified = succeeds("verify", out / "report.html").out
+    assert f"computed again from {out};" in verified
+    records = succeeds("explain", out, out / "pictures", "--json").json
+    found = {article.one("h3").text: article.all("p")[0].text for article in page.all("article")}
+    assert found == {f"digit {Path(each['path']).stem.rpartition('-')[2]}": each["sentence"] for each in records}
+
+
+@pytest.mark.usefixtures("_short")
+def test_where_the_report_lies_is_in_the_json(tmp_path: Path) -> None:
+    result = succeeds("demo", "--out", tmp_path / "demo", "--seeds", 1, "--json").json
+    assert result["report"] == str(tmp_path / "demo" / "report.html")
+    assert Path(result["report"]).exists()
 
 
 @pytest.mark.usefixtures("_short")

@@ -50,9 +50,26 @@ def a_record(classes: Sequence[str], confusion: list[list[int]] | None = None) -
             "calibration_error": 0.0123,
             "class_accuracies": accuracies,
             "confusion": counts,
+            "selective": {
+                "confidence": a_curve(),
+                "counterfactual_weight": a_curve(),
+                "flag": {"coverage": 1.0, "accuracy": 1.0, "confidence_accuracy": 1.0},
+            },
+            "memory_use": {
+                "unused_share": 1.0,
+                "effective_samples": 1234.5,
+                "top_tenth_share": 1.0,
+                "samples_per_input": 1234.56,
+            },
         },
         "drawn": {source: {"memory_size": 100, **drawn} for source in DRAWN},
     }
+
+
+def a_curve(area: float = 1.0, excess_area: float = 0.0, **risks: float) -> dict[str, Any]:
+    """With a risk of one but at some coverages, as at_80=0.2."""
+    curve = [[point / 20, risks.get(f"at_{5 * point}", 1.0)] for point in range(1, 21)]
+    return {"area": area, "excess_area": excess_area, "curve": curve}
 
 
 def shown(record: dict[str, Any], columns: int = 80) -> list[str]:
@@ -112,8 +129,69 @@ def test_a_score_that_does_not_exist_is_a_dash() -> None:
 
 def test_a_memory_whose_classes_are_not_known_is_only_counted() -> None:
     lines = shown(a_record(CIFAR10) | {"memory": {"size": 1, "own_accuracy": None}})
-    assert lines[-1] == "memory: 1 images"
-    assert shown(a_record(CIFAR10))[-1] == "memory: 100 images; the model itself puts 98.7 % of them into their class"
+    assert "memory: 1 images" in lines
+    assert "memory: 100 images; the model itself puts 98.7 % of them into their class" in shown(a_record(CIFAR10))
+
+
+def test_the_use_of_the_memory_is_told_beside_its_size() -> None:
+    record = a_record(CIFAR10)
+    record["remembered"]["memory_use"] |= {"unused_share": 0.04, "top_tenth_share": 0.315, "samples_per_input": 10.94}
+    assert shown(record)[-2:] == [
+        "a prediction uses 10.9 of them on average; 4.0 % are never used",
+        "the most used tenth has 31.5 % of all weight",
+    ]
+
+
+# Answering only the surest
+
+
+def section(lines: list[str]) -> list[str]:
+    """The lines from the errors among the surest to the next that is empty."""
+    rest = lines[lines.index(line_of(lines, "errors if only the surest")) :]
+    return rest[: rest.index("")]
+
+
+def test_errors_among_the_surest_are_shown_at_some_shares_and_on_average() -> None:
+    record = a_record(CIFAR10)
+    record["remembered"]["selective"] = {
+        "confidence": a_curve(0.0123, 0.0023, at_50=0.0, at_80=0.005, at_90=0.0321),
+        "counterfactual_weight": a_curve(0.0234, 0.0134, at_50=0.01, at_80=0.02, at_90=0.03),
+        "flag": {"coverage": 0.8766, "accuracy": 0.9612, "confidence_accuracy": 0.97},
+    }
+    assert section(shown(record)) == [
+        "errors if only the surest are answered    50 %    80 %    90 %  average",
+        "  by probability                        0.00 %  0.50 %  3.21 %   1.23 %",
+        "  by weight on counterfactuals          1.00 %  2.00 %  3.00 %   2.34 %",
+        "average: over all shares from one image to all; 1.00 % if all errors came last",
+        "the 87.7 % that predict does not call unsure: accuracy 96.12 %",
+        "equally many, of the highest probability: accuracy 97.00 %",
+    ]
+
+
+@pytest.mark.parametrize("of", ["remembered", "standard"])
+def test_without_counterfactuals_the_surest_are_told_by_probability_alone(of: str) -> None:
+    record = a_record(CIFAR10)
+    scores = record.pop("remembered") | {"selective": {"confidence": a_curve(0.5, 0.25)}}
+    del scores["memory_use"]
+    lines = shown(record | {of: scores})
+    assert [line.split("  ")[0] or line.split("  ")[1] for line in section(lines)] == [
+        "errors if only the surest are answered",
+        "by probability",
+        "average: over all shares from one image to all; 25.00 % if all errors came last",
+    ]
+    assert not any("a prediction uses" in line for line in lines)
+
+
+def test_where_predict_is_always_unsure_accuracies_are_dashes() -> None:
+    record = a_record(CIFAR10)
+    record["remembered"]["selective"]["flag"] = {"coverage": 0.0, "accuracy": None, "confidence_accuracy": None}
+    assert section(shown(record))[-2:] == [
+        "the 0.0 % that predict does not call unsure: accuracy -",
+        "equally many, of the highest probability: accuracy -",
+    ]
+
+
+# Classes
 
 
 def test_short_names_are_the_heads_of_their_columns() -> None:
@@ -132,8 +210,8 @@ def test_longer_names_have_numbers_for_it() -> None:
 
 
 def test_a_long_name_goes_on_in_the_next_lines_and_none_of_it_is_lost() -> None:
-    lines = shown(a_record(("q" * 150, "y"), [[4, 1], [0, 5]]))
-    assert "".join(lines).count("q") == 150
+    lines = shown(a_record(("Q" * 150, "y"), [[4, 1], [0, 5]]))
+    assert "".join(lines).count("Q") == 150
     assert line_of(lines, "1").split()[-4:] == ["80.0", "%", "4", "1"]
 
 

@@ -93,7 +93,8 @@ def test_another_name_is_the_path_of_a_folder_or_zip(source: str, reader: Folder
 
 def test_options_reach_the_reader_of_folders(reader: FolderReader) -> None:
     Path("pictures").mkdir()
-    given = {"size": 64, "fit": "pad", "channels": 1, "skip_bad": True, "workers": 3, "hold_bytes": 5, "least_classes": 1}
+    given = {"size": 64, "fit": "pad", "channels": 1, "skip_bad": True, "workers": 3, "hold_bytes": 5}
+    given |= {"least_classes": 1}
     open_data("pictures", **given)  # type: ignore[arg-type]
     assert reader.calls == [(Path("pictures"), {**given, "progress": None})]
 

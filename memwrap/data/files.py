@@ -1,0 +1,43 @@
+"""Single image files, as a model takes them."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from memwrap.data.containers import Folder
+from memwrap.data.pictures import read_picture
+from memwrap.errors import DataError, InputError
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """A file that could not be judged, and why."""
+
+    path: str
+    reason: str
+
+
+def image_files(paths: Iterable[Path]) -> list[Path]:
+    """These files, and instead of folders all files in them."""
+    return [file for path in paths for file in _files(path)]
+
+
+def read_files(
+    files: Sequence[Path], shape: tuple[int, int, int], fit: str
+) -> tuple[dict[Path, Tensor], list[Unreadable]]:
+    """The pixels of each, uint8 of this shape, and which could not be read."""
+    pixels, unreadable = {}, []
+    for file in files:
+        try:
+            pixels[file] = read_picture(Folder(file.parent).read(file.name), shape, fit)
+        except DataError as error:
+            unreadable.append(Unreadable(str(file), str(error)))
+    return pixels, unreadable
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.exists():
+        raise InputError(f"{path}: there is no such file or folder; expected images")
+    return [path / name for name in Folder(path).names()] if path.is_dir() else [path]

@@ -1,0 +1,119 @@
+"""From a run and some pictures to a report; and from what a report carries to the same one again."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import torch
+from torch import Tensor
+
+from memwrap.attribution import Attribution, Deletion, deletion, heatmaps
+from memwrap.data.published import Progress, watched
+from memwrap.explanation import Explanation
+from memwrap.fingerprint import fingerprint
+from memwrap.model import MemoryClassifier
+from memwrap.precision import exact_convolutions, exact_products
+from memwrap.report.content import Content, Pictures, content_of, explained, shown_samples
+from memwrap.report.page import HeatmapOptions, Manifest, page
+from memwrap.seeds import generator
+from memwrap.version import __version__
+
+DELETION_SEED = 0
+RANDOM_ORDERS = 4  # to compare the deletion of highlighted pixels with; more of them mostly take time
+
+
+@dataclass(frozen=True)
+class Source:
+    """The run that a report is about: where it lies, its model, and what its memory images were called."""
+
+    path: str
+    model: MemoryClassifier
+    memory_names: Sequence[str] | None
+    seed: int
+
+
+def new_manifest(
+    source: Source, pictures: Pictures, title: str, shown: int, options: HeatmapOptions | None
+) -> Manifest:
+    """What a report of these pictures is to carry."""
+    return Manifest(
+        memwrap=__version__,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        run=source.path,
+        title=title,
+        hashes=hashes(source.model, pictures),
+        seeds={"run": source.seed, "deletion": DELETION_SEED},
+        names=pictures.names,
+        labels=None if pictures.labels is None else tuple(pictures.labels.tolist()),
+        shown=shown,
+        heatmaps=options,
+    )
+
+
+def pictures_of(manifest: Manifest, pixels: Tensor) -> Pictures:
+    """What a report is about, from what it carries: its manifest, and the pixels uint8 (N, C, H, W)."""
+    return Pictures(pixels, manifest.names, None if manifest.labels is None else torch.tensor(manifest.labels))
+
+
+def hashes(model: MemoryClassifier, pictures: Pictures) -> dict[str, str]:
+    """Of all that a report depends on."""
+    memory, transform = model.remembered, model.transform
+    settings = [model.layer_settings(), model.classes, transform.shape, transform.mean, transform.std]
+    labels = None if pictures.labels is None else pictures.labels.tolist()
+    return {
+        "model": fingerprint(model.state_dict(), settings),
+        "memory": fingerprint({} if memory is None else memory.tensors()),
+        "inputs": fingerprint({"pixels": pictures.pixels}, [pictures.names, labels]),
+    }
+
+
+def content_for(manifest: Manifest, source: Source, pixels: Tensor, progress: Progress | None = None) -> Content:
+    """What a report says, for a manifest and the pixels uint8 (N, C, H, W) of its pictures."""
+    reference, maps = source.model.reference, None
+    # In full precision: whoever verifies it may have another device.
+    with exact_products(reference), exact_convolutions(reference):
+        explanations = explained(source.model, pixels)
+        if manifest.heatmaps is not None:
+            maps = _heatmaps(source.model, pixels, explanations, manifest, manifest.heatmaps, progress)
+    return content_of(source.model, pictures_of(manifest, pixels), explanations, manifest.shown, maps)
+
+
+def page_for(manifest: Manifest, content: Content, source: Source, progress: Progress | None = None) -> str:
+    """The same as a page."""
+    with watched(progress, "looking for what would change predictions") as report:
+        for card in content.cards:
+            _ = card.flip  # which takes its time, and is kept
+            if report is not None:
+                report(card.number, len(content.cards))
+    return page(manifest, content, source.model, source.memory_names)
+
+
+def _heatmaps(
+    model: MemoryClassifier,
+    pixels: Tensor,
+    explanations: Sequence[Explanation],
+    manifest: Manifest,
+    options: HeatmapOptions,
+    progress: Progress | None,
+) -> list[tuple[Attribution, Deletion]]:
+    images = model.transform(pixels.to(model.reference.device))
+    moved = [[each.index for each in shown_samples(explanation, manifest.shown)] for explanation in explanations]
+    with watched(progress, "heatmaps") as report:
+        maps = heatmaps(
+            model,
+            images,
+            moved,
+            method=options.method,
+            baseline=options.baseline,
+            tolerance=options.tolerance,
+            max_steps=options.max_steps,
+            progress=report,
+        )
+    deletions = []
+    with watched(progress, "deleting pixels") as report:
+        for row, (each, image) in enumerate(zip(maps, images, strict=True)):
+            draws = generator(manifest.seeds["deletion"], "deletion", row)
+            deletions.append(deletion(model, image, each.input, draws, options.baseline, RANDOM_ORDERS))
+            if report is not None:
+                report(len(deletions), len(maps))
+    return list(zip(maps, deletions, strict=True))

@@ -1,0 +1,364 @@
+"""memwrap explain: in words, as JSON, as a page and as a figure; and what it refuses before any work is done."""
+
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+from rich.cells import cell_len
+
+from memwrap.cli import explain as command
+from memwrap.report.verifying import read
+from tests.cli import QUICK, Result, fails, photos, picture, run, run_apart, succeeds
+from tests.cli.conftest import Trained
+from tests.report import Node, parsed
+
+LOW = ("--heatmaps", "--max-steps", 1)
+
+
+@pytest.fixture
+def files(trained: Trained) -> list[Path]:
+    return [trained.data / "cat" / "0.png", trained.data / "dog" / "1.png"]
+
+
+@pytest.fixture
+def mixture(tmp_path: Path) -> Path:
+    """A folder of good and bad files."""
+    folder = tmp_path / "mixture"
+    picture(folder / "a.png", 0, seed=70)
+    picture(folder / "deep" / "b.png", 180, seed=71, size=20)
+    (folder / "empty.png").touch()
+    (folder / "letter.jpg").write_text("Dear Sir or Madam")
+    return folder
+
+
+def page_of(path: Path) -> Node:
+    return parsed(path.read_text(encoding="utf-8"))
+
+
+# In words
+
+
+def test_each_image_is_explained_in_words_and_a_table(trained: Trained, files: list[Path]) -> None:
+    result = succeeds("explain", trained.run, *files, "--shown", 2)
+    records = succeeds("explain", trained.run, *files, "--json").json
+    blocks = result.out.strip().split("\n\n")
+    assert len(blocks) == 2
+    for file, record, block in zip(files, records, blocks, strict=True):
+        first, sentence, heads, *rows = block.splitlines()
+        assert first == f"{file}: {record['name']} ({100 * record['probability']:.1f} %)"
+        assert sentence == f"  {record['sentence']}"
+        assert re.split("  +", heads.strip()) == ["weight", "without it", "taken for", "label", "memory image"]
+        for row, sample in zip(rows[:2], record["samples"], strict=False):
+            cells = re.split("  +", row.strip())
+            assert cells[0] == f"{100 * sample['weight']:.1f} %"
+            assert cells[2:] == [
+                sample["prediction_name"],
+                sample["label_name"],
+                f"#{sample['index']} {sample['file']}",
+            ]
+        assert "more with" in rows[-2]
+        assert rows[-1].startswith(("  It would become", "  No removal"))
+
+
+def test_the_words_are_the_same_for_a_script_and_for_people(trained: Trained, files: list[Path]) -> None:
+    for record in succeeds("explain", trained.run, *files, "--json").json:
+        predicted = succeeds("predict", trained.run, record["path"], "--json").json[0]
+        assert {name: record[name] for name in predicted} == {
+            **predicted,
+            "probability": pytest.approx(predicted["probability"]),
+        }
+
+
+def test_without_images_some_of_the_runs_own_test_images_are_explained(trained: Trained) -> None:
+    records = succeeds("explain", trained.run, "--json").json
+    evaluated = succeeds("evaluate", trained.run, "--json").json
+    assert len(records) == evaluated["images"] == 4
+    assert all(record["path"] in ("cat", "dog") or "/" in record["path"] for record in records)
+    right = sum(record["label"] == record["true_label"] for record in records)
+    assert right / 4 == evaluated["remembered"]["accuracy"]
+    assert {(trained.data / record["path"]).exists() for record in records} == {True}
+
+
+def test_a_limit_draws_some_by_the_runs_seed(trained: Trained) -> None:
+    every = [record["path"] for record in succeeds("explain", trained.run, "--json").json]
+    some = [record["path"] for record in succeeds("explain", trained.run, "--json", "--limit", 2).json]
+    again = [record["path"] for record in succeeds("explain", trained.run, "--json", "--limit", 2).json]
+    assert len(some) == 2
+    assert some == again
+    assert [path for path in every if path in some] == some, "in their order"
+
+
+def test_files_that_one_names_are_all_explained(trained: Trained) -> None:
+    assert len(succeeds("explain", trained.run, trained.data / "cat", "--limit", 2, "--json").json) == 10
+
+
+def test_labelled_images_of_another_folder_are_compared_with_their_labels(trained: Trained, tmp_path: Path) -> None:
+    photos(tmp_path / "others", count=3, seed=50)
+    records = succeeds("explain", trained.run, "--data", tmp_path / "others", "--json").json
+    assert [record["true_label"] for record in records] == [0, 0, 0, 1, 1, 1]
+
+
+def test_long_names_leave_a_table_that_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    long = ("a rather long name, as people give them to be precise 2019-05", "猫" * 40)
+    photos(tmp_path / "photos", classes=long)
+    succeeds("train", tmp_path / "photos", "--out", tmp_path / "run", *QUICK, "--no-evaluate")
+    monkeypatch.setenv("COLUMNS", "80")
+    out = succeeds("explain", tmp_path / "run", "--limit", 1, "--shown", 2).out
+    table = out[out.index("   weight") : out.index("  and ")]
+    assert max(cell_len(line) for line in table.splitlines()) <= 80
+    joined = re.sub(r"\s", "", table)
+    assert "2019-05" in joined or "猫" in joined
+    assert re.search(r"\d\.\d %", table)
+
+
+def test_names_are_shown_as_they_are(tmp_path: Path) -> None:
+    odd = ("[red]x", ":cat:", "<b>")
+    photos(tmp_path / "photos", classes=odd)
+    succeeds("train", tmp_path / "photos", "--out", tmp_path / "run", *QUICK, "--no-evaluate")
+    out = succeeds("explain", tmp_path / "run").out
+    for name in odd:
+        assert f"{name}/" in out
+
+
+def test_a_file_name_in_no_known_encoding_is_shown_and_reported(trained: Trained, tmp_path: Path) -> None:
+    name = os.fsdecode(b"caf\xe9.png")
+    picture(tmp_path / "images" / "plain.png", 0, seed=70).rename(tmp_path / "images" / name)
+    result = run_apart("explain", trained.run, tmp_path / "images", "--html", tmp_path / "why.html")
+    assert result.code == 0, result.err
+    assert "caf\\udce9.png" in page_of(tmp_path / "why.html").one("article").one("h3").text
+    assert succeeds("verify", tmp_path / "why.html").out.startswith("equal: ")
+
+
+# Files that cannot be read
+
+
+def test_good_files_are_explained_and_bad_ones_are_named(trained: Trained, mixture: Path) -> None:
+    result = run("explain", trained.run, mixture)
+    assert result.code == 3
+    assert [line.split(": ")[0] for line in result.out.splitlines() if line.startswith("/")] == [
+        f"{mixture}/a.png",
+        f"{mixture}/deep/b.png",
+    ]
+    assert [line for line in result.err.splitlines() if "cannot be explained" in line] == [
+        f"{mixture}/empty.png: cannot be explained, empty file",
+        f"{mixture}/letter.jpg: cannot be explained, not an image",
+    ]
+
+
+def test_bad_files_keep_no_report_from_being_written(trained: Trained, mixture: Path, tmp_path: Path) -> None:
+    result = run("explain", trained.run, mixture, "--html", tmp_path / "why.html", "--json")
+    assert result.code == 3
+    assert len(page_of(tmp_path / "why.html").all("article")) == 2
+    good, deep, empty, letter = result.json
+    assert good["path"] == f"{mixture}/a.png"
+    assert deep["path"] == f"{mixture}/deep/b.png"
+    assert empty == {"path": f"{mixture}/empty.png", "reason": "empty file"}
+    assert letter.keys() == {"path", "reason"}
+
+
+def test_where_no_file_is_good_nothing_is_written(trained: Trained, mixture: Path, tmp_path: Path) -> None:
+    message = fails(3, "explain", trained.run, mixture / "empty.png", "--html", tmp_path / "why.html")
+    assert "there are no images to explain" in message
+    assert not (tmp_path / "why.html").exists()
+
+
+def test_a_folder_without_files_is_told(trained: Trained, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert "there are no images to explain" in fails(3, "explain", trained.run, tmp_path / "empty")
+
+
+def test_a_missing_file_is_named_before_anything_is_explained(trained: Trained, mixture: Path) -> None:
+    result = run("explain", trained.run, mixture / "a.png", "nowhere.png")
+    assert result.code == 2
+    assert "nowhere.png: there is no such file or folder" in result.err
+    assert result.out == ""
+
+
+# Pages and figures
+
+
+def test_a_page_is_written_and_its_place_told(trained: Trained, files: list[Path], tmp_path: Path) -> None:
+    html = tmp_path / "why.html"
+    result = succeeds("explain", trained.run, *files, "--html", html, "--shown", 2)
+    assert re.fullmatch(r"2 images explained, \d of them unsure\n", result.out)
+    assert f"written: {html}" in result.err
+    page = page_of(html)
+    assert page.one("h1").text == "run"
+    assert [each.one("h3").text for each in page.all("article")] == [str(file) for file in files]
+    manifest = read(html.read_text()).manifest
+    assert (manifest.run, manifest.shown, manifest.heatmaps) == (str(trained.run), 2, None)
+
+
+def test_the_numbers_of_page_and_json_are_the_same(trained: Trained, tmp_path: Path) -> None:
+    html = tmp_path / "why.html"
+    records = succeeds("explain", trained.run, "--json", "--html", html).json
+    articles = page_of(html).all("article")
+    for record, article in zip(records, articles, strict=True):
+        assert article.one("h3").text == record["path"]
+        assert article.all("p")[0].text == record["sentence"]
+        assert f"{100 * record['probability']:.1f} %" in article.all("p")[1].text
+        rows = article.one("table").rows()
+        for row, sample in zip(rows, record["samples"], strict=False):
+            assert row[0] == f"#{sample['index']} {sample['file']}"
+            assert row[3] == f"{100 * sample['weight']:.1f} %"
+
+
+def test_heatmaps_are_put_into_page_and_figure(trained: Trained, tmp_path: Path) -> None:
+    html, png = tmp_path / "why.htm", tmp_path / "why.PNG"
+    result = succeeds("explain", trained.run, "--limit", 1, "--shown", 2, *LOW, "--html", html, "--figure", png)
+    assert len(page_of(html).one("details").all("img")) >= 3
+    with Image.open(png) as picture:
+        assert picture.format == "PNG"
+    assert "heatmaps ..." in result.err
+    assert read(html.read_text()).manifest.heatmaps.max_steps == 1
+
+
+def test_method_and_baseline_are_heeded(trained: Trained, tmp_path: Path) -> None:
+    html = tmp_path / "why.html"
+    flags = ("--method", "saliency", "--baseline", "black")
+    succeeds("explain", trained.run, "--limit", 1, "--shown", 1, "--heatmaps", *flags, "--html", html)
+    options = read(html.read_text()).manifest.heatmaps
+    assert (options.method, options.baseline, options.max_steps) == ("saliency", "black", 1024)
+
+
+def test_a_figure_of_many_images_says_that_it_shows_some(trained: Trained, tmp_path: Path) -> None:
+    result = succeeds("explain", trained.run, trained.data, "--shown", 1, "--figure", tmp_path / "why.svg")
+    assert "the figure shows the first 8 of 20 images" in result.err
+    assert (tmp_path / "why.svg").read_text().count("<image") <= 8 * 3
+    assert "20 images explained" in result.out
+
+
+def test_an_earlier_report_is_replaced(trained: Trained, files: list[Path], tmp_path: Path) -> None:
+    html = tmp_path / "why.html"
+    html.write_text("earlier")
+    succeeds("explain", trained.run, files[0], "--html", html)
+    assert len(page_of(html).all("article")) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["why.html"]
+
+
+def test_the_run_needs_no_data_to_explain_files(trained: Trained, mixture: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(trained.run, tmp_path / "copy")
+    one, other = (succeeds("explain", path, mixture / "a.png").out for path in (copy, trained.run))
+    assert one == other
+
+
+# What is refused
+
+
+@pytest.fixture
+def untouched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No run is opened, no image read: what is wrong can be told at once."""
+
+    def touched(*_: object) -> None:
+        raise AssertionError("a run was opened")
+
+    monkeypatch.setattr(command, "open_run", touched)
+
+
+@pytest.mark.usefixtures("untouched")
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--heatmaps"], "--heatmaps are pictures; say where to put them with --html FILE or --figure FILE"),
+        (["--figure", "why.jpg"], "--figure is why.jpg; expected a name that ends in .png, .svg or .pdf"),
+        (["--figure", "why"], "--figure is why; expected a name that ends in .png, .svg or .pdf"),
+        (["--html", "why.png"], "--html is why.png; expected a name that ends in .html or .htm"),
+        (["--html", "none/why.html"], "--html is none/why.html; expected a file in a folder that exists"),
+        (["--html", "taken.html"], "--html is taken.html; expected a file in a folder that exists"),
+        (["--figure", "none/why.png"], "--figure is none/why.png; expected a file in a folder that exists"),
+        (["--heatmaps", "--html", "why.html", "--method", "magic"], "method is 'magic'; expected one of integrated"),
+        (["--heatmaps", "--html", "why.html", "--baseline", "pink"], "baseline is 'pink'; expected one of white"),
+        (["--method", "saliency", "--html", "why.html"], "--method says how heatmaps are made; give --heatmaps, too"),
+        (["--baseline", "black"], "--baseline says how heatmaps are made; give --heatmaps, too"),
+        (["--max-steps", "8"], "--max-steps says how heatmaps are made; give --heatmaps, too"),
+        (["--split", "train"], "split is 'train'; expected test or validation"),
+        (["a.png", "--data", "photos"], "IMAGE and --data were both given; expected image files, or labelled images"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_cannot_be_done_is_told_before_anything_is_read(
+    flags: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "taken.html").mkdir()
+    assert words in fails(2, "explain", "run", *flags)
+    assert [path.name for path in tmp_path.iterdir()] == ["taken.html"]
+
+
+@pytest.mark.parametrize("flags", [["--limit", "0"], ["--shown", "0"], ["--max-steps", "0"]])
+def test_numbers_that_make_no_sense_are_refused(flags: list[str]) -> None:
+    assert "greater than or equal to 1" in fails(2, "explain", "run", *flags)
+
+
+def test_a_run_without_a_memory_cannot_explain(data: Path, out: Path) -> None:
+    succeeds("train", data, "--out", out, *QUICK, "--variant", "standard", "--no-evaluate")
+    message = fails(2, "explain", out, data)
+    assert "is a run of the variant standard, which has no memory to explain by" in message
+    assert "train with --variant memory_wrap or only_memory" in message
+
+
+def test_a_run_that_is_not_finished_cannot_explain(trained: Trained, tmp_path: Path) -> None:
+    copy = shutil.copytree(trained.run, tmp_path / "copy")
+    stored = json.loads((copy / "model.json").read_text())
+    stored["training"]["finished"] = False
+    (copy / "model.json").write_text(json.dumps(stored))
+    assert "the run is not finished" in fails(4, "explain", copy, trained.data)
+
+
+def test_what_is_no_run_is_told(tmp_path: Path) -> None:
+    assert "is no run, as it has no run.json" in fails(4, "explain", tmp_path)
+
+
+def test_a_split_without_images_is_told_before_images_are_read(trained: Trained) -> None:
+    message = fails(3, "explain", trained.run, "--split", "validation")
+    assert "the run has no validation images; train with --validation to set some apart, or name images" in message
+    assert "reading" not in message
+
+
+def test_validation_images_are_explained_where_there_are_some(data: Path, out: Path) -> None:
+    succeeds("train", data, "--out", out, *QUICK, "--validation", 4, "--no-evaluate")
+    assert len(succeeds("explain", out, "--split", "validation", "--json").json) == 4
+
+
+def test_data_that_has_moved_is_found_where_one_says(data: Path, out: Path, tmp_path: Path) -> None:
+    succeeds("train", data, "--out", out, *QUICK, "--no-evaluate")
+    expected = succeeds("explain", out, "--json").json
+    moved = data.rename(tmp_path / "moved")
+    message = fails(3, "explain", out)
+    assert "the run's own images cannot be had" in message
+    assert "moved, give --run-data, or name images to explain" in message
+    assert succeeds("explain", out, "--run-data", moved, "--json").json == expected
+    assert succeeds("explain", out, moved / "cat" / "0.png").code == 0
+
+
+def test_other_classes_than_the_runs_are_told(trained: Trained, tmp_path: Path) -> None:
+    photos(tmp_path / "others", classes=("cat", "bird"))
+    assert "has classes that the run does not know (bird)" in fails(
+        3, "explain", trained.run, "--data", tmp_path / "others"
+    )
+
+
+def test_a_page_that_cannot_be_written_is_told(
+    trained: Trained, files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(command, "write_file", full)
+    message = fails(5, "explain", trained.run, files[0], "--html", tmp_path / "why.html")
+    assert f"{tmp_path / 'why.html'}: cannot be written ([Errno 28] No space left on device)" in message
+
+
+def unsure_count(result: Result) -> Any:
+    return re.search(r"(\d+) of them unsure", result.out)
+
+
+def test_the_unsure_are_counted(trained: Trained, tmp_path: Path) -> None:
+    records = succeeds("explain", trained.run, "--json").json
+    result = succeeds("explain", trained.run, "--html", tmp_path / "why.html")
+    assert unsure_count(result)[1] == str(sum(record["uncertain"] for record in records))

@@ -1,0 +1,146 @@
+"""Small worlds to report on: a model that changes its mind easily, pictures of noise, names that are meant to break."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from memwrap import MemoryClassifier, MemoryWrap, Transform
+from memwrap.base import Origin
+from memwrap.report.content import Content, Pictures
+from memwrap.report.making import Source, content_for, new_manifest, page_for
+from memwrap.report.page import HeatmapOptions, Manifest
+
+HOSTILE = ("<img src=x onerror=alert(1)>", "</script>", 'v1.5 & "co"', "{{ 7 * 7 }}")
+COLOUR, GRAY = (3, 4, 4), (1, 4, 4)
+STEPS = HeatmapOptions(max_steps=4)
+
+
+def network(
+    seed: int = 0,
+    shape: tuple[int, int, int] = COLOUR,
+    memory: int = 12,
+    encoder: nn.Module | None = None,
+    head: str = "mlp",
+) -> MemoryClassifier:
+    """Untrained, with weights that are far apart: inputs are of different classes, some unsure, and use some memory."""
+    generator = torch.Generator().manual_seed(seed)
+    encoder = encoder or nn.Flatten()
+    length = encoder(torch.zeros(2, *shape)).shape[1]
+    model = MemoryClassifier(encoder, MemoryWrap(length, 4, head=head), Origin("fc", 4, shape)).eval()
+    with torch.no_grad():
+        for parameter in model.layer.parameters():
+            parameter.normal_(generator=generator)
+    model.classes = HOSTILE
+    model.transform = Transform(shape, mean=(0.5,) * shape[0], std=(0.25,) * shape[0])
+    model.remember(model.transform(noise(memory, shape, seed + 1)), torch.arange(memory) % 4)
+    return model
+
+
+def noise(count: int, shape: tuple[int, int, int] = COLOUR, seed: int = 5) -> Tensor:
+    """Pixels uint8 (count, C, H, W)."""
+    return torch.randint(0, 256, (count, *shape), generator=torch.Generator().manual_seed(seed), dtype=torch.uint8)
+
+
+@dataclass(frozen=True)
+class Told:
+    """A report, and what it was made of."""
+
+    source: Source
+    pictures: Pictures
+    manifest: Manifest
+    content: Content
+
+    @property
+    def page(self) -> str:
+        return page_for(self.manifest, self.content, self.source)
+
+
+def told(
+    model: MemoryClassifier,
+    pixels: Tensor,
+    *,
+    labelled: bool = True,
+    names: tuple[str, ...] | None = None,
+    shown: int = 3,
+    heatmaps: HeatmapOptions | None = None,
+    **others: Any,
+) -> Told:
+    """A report of these pictures. others: of the source."""
+    labels = torch.arange(len(pixels)) % 4 if labelled else None
+    pictures = Pictures(pixels, names or tuple(f"picture {number}.png" for number in range(len(pixels))), labels)
+    count = 0 if model.remembered is None else len(model.remembered)
+    given: dict[str, Any] = {"path": "/runs/noise", "memory_names": [f"{n}.png" for n in range(count)], "seed": 7}
+    source = Source(model=model, **{**given, **others})
+    manifest = new_manifest(source, pictures, "noise", shown, heatmaps)
+    return Told(source, pictures, manifest, content_for(manifest, source, pixels))
+
+
+@dataclass
+class Node:
+    """An element of a page, as a test looks at it."""
+
+    tag: str
+    attributes: dict[str, str]
+    children: list["Node | str"] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        """All that is in it, with single blanks."""
+        parts = (child if isinstance(child, str) else child.text for child in self.children)
+        return " ".join("".join(parts).split())
+
+    def all(self, tag: str, **attributes: str) -> list["Node"]:
+        """The elements in it of this tag and these attributes; of a class, one of several."""
+        wanted = {name.strip("_"): value for name, value in attributes.items()}
+        return [node for node in self.below() if node.tag == tag and node._has(wanted)]
+
+    def one(self, tag: str, **attributes: str) -> "Node":
+        (found,) = self.all(tag, **attributes)
+        return found
+
+    def rows(self) -> list[list[str]]:
+        """The texts of a table's body."""
+        cells = [[node for node in row.children if isinstance(node, Node)] for row in self.one("tbody").all("tr")]
+        return [[cell.text for cell in row] for row in cells]
+
+    def below(self) -> Iterator["Node"]:
+        for child in self.children:
+            if isinstance(child, Node):
+                yield child
+                yield from child.below()
+
+    def _has(self, wanted: dict[str, str]) -> bool:
+        own = {name: value.split() if name == "class" else [value] for name, value in self.attributes.items()}
+        return all(value in own.get(name, []) for name, value in wanted.items())
+
+
+class _Builder(HTMLParser):
+    VOID = ("meta", "img", "br")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open = [Node("", {})]
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        node = Node(tag, {name: value or "" for name, value in attrs})
+        self.open[-1].children.append(node)
+        if tag not in self.VOID:
+            self.open.append(node)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop().tag == tag, f"</{tag}> has no beginning"
+
+    def handle_data(self, data: str) -> None:
+        self.open[-1].children.append(data)
+
+
+def parsed(page: str) -> Node:
+    builder = _Builder()
+    builder.feed(page)
+    builder.close()
+    (whole,) = builder.open
+    return whole

@@ -1,0 +1,320 @@
+"""The page in a real browser, with the network off: 50 photos with heatmaps, eight memory images each."""
+
+import io
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from torch.nn.functional import interpolate
+
+from memwrap.report.page import HeatmapOptions
+from tests.report import HOSTILE, Told, network, told
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+CHROMIUM = shutil.which("chromium")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium to open pages with")
+
+FLAGS = (
+    "--no-sandbox --disable-gpu --disable-background-networking --disable-component-update "
+    "--disable-sync --no-first-run"
+)
+SIDE, COUNT, SHOWN = 224, 50, 8
+LARGEST = 15_000_000  # bytes
+NAMES = tuple(
+    f"photos/{name}"
+    for name in (
+        "<img src=x onerror=alert(2)>.png",
+        "</script><script>alert(3)</script>.png",
+        '" onload="alert(4)" x=".png',
+        "'><svg onload=alert(5)>.png",
+        *(f"{number}.jpg" for number in range(COUNT - 4)),
+    )
+)
+
+
+def photos(count: int, seed: int) -> Tensor:
+    """Pixels that are about as hard to store as a photo's: large shapes, smaller ones in them, and some noise."""
+    generator = torch.Generator().manual_seed(seed)
+    pixels = torch.full((count, 3, SIDE, SIDE), 128.0)
+    for side, contrast in ((4, 60), (14, 35), (56, 18), (SIDE, 7)):
+        shapes = torch.randn(count, 3, side, side, generator=generator)
+        pixels += contrast * interpolate(shapes, size=(SIDE, SIDE), mode="bicubic")
+    return pixels.clamp(0, 255).to(torch.uint8)
+
+
+@pytest.fixture(scope="module")
+def world() -> Told:
+    # Small, as a test has no minutes; what it makes of pixels is grainy all the same.
+    encoder = nn.Sequential(nn.Conv2d(3, 8, 7, stride=4), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten())
+    with torch.no_grad():
+        for parameter in encoder.parameters():
+            parameter.normal_(generator=torch.Generator().manual_seed(0)).mul_(0.1)
+    model = network(3, (3, SIDE, SIDE), 24, encoder=encoder)
+    model.remember(model.transform(photos(24, seed=1)), torch.arange(24) % 4)
+    return told(model, photos(COUNT, seed=2), names=NAMES, shown=SHOWN, heatmaps=HeatmapOptions(max_steps=2))
+
+
+@pytest.fixture(scope="module")
+def file(world: Told, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("page") / "why not?.html"
+    path.write_text(world.page, encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS.split())
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def opened(browser: Any, file: Path, **options: Any) -> Iterator[Any]:
+    """The page in a browser of its own; in the end nothing may have been said, asked for or popped up."""
+    said: list[str] = []
+    with browser.new_context(offline=True, **{"viewport": {"width": 1100, "height": 900}, **options}) as context:
+        page = context.new_page()
+        page.on("console", lambda message: said.append(f"console: {message.text}"))
+        page.on("pageerror", lambda error: said.append(f"error: {error}"))
+        page.on("dialog", lambda dialog: (said.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        page.on("request", lambda request: said.append(request.url[:60]) if not own(request.url) else None)
+        page.on("requestfailed", lambda request: said.append(f"failed: {request.url[:60]}"))
+
+        def own(url: str) -> bool:
+            return url.startswith("data:image/") or url.split("#")[0] == file.as_uri()
+
+        page.goto(file.as_uri())
+        yield page
+        assert said == []
+
+
+@pytest.fixture(scope="module")
+def looked_at(browser: Any, file: Path) -> Iterator[Any]:
+    """For tests that only look."""
+    with opened(browser, file) as page:
+        yield page
+
+
+def shown(page: Any) -> list[int]:
+    """The numbers of the images that can be seen."""
+    return page.evaluate(
+        "[...document.querySelectorAll('article')].filter(a => a.checkVisibility()).map(a => +a.id.slice(6))"
+    )
+
+
+# What it holds
+
+
+def test_the_page_is_smaller_than_it_may_be(world: Told, file: Path) -> None:
+    print(f"{COUNT} images of {SIDE}x{SIDE} with heatmaps: {file.stat().st_size / 1e6:.1f} MB")
+    assert file.stat().st_size < LARGEST
+    assert all(len(card.samples) >= SHOWN for card in world.content.cards)
+    assert all(card.heatmap is not None for card in world.content.cards)
+
+
+def test_names_show_as_text(looked_at: Any) -> None:
+    assert looked_at.locator("article h3").all_inner_texts() == list(NAMES)
+    text = looked_at.locator("main").inner_text()
+    for name in HOSTILE:
+        assert name in text
+    assert looked_at.locator("script").count() == 2
+    assert looked_at.evaluate("[...document.images].filter(i => !i.src.startsWith('data:image/')).length") == 0
+
+
+def test_numbers_are_seen_as_they_were_computed(looked_at: Any, world: Told) -> None:
+    content = world.content
+    totals = looked_at.locator(".totals b").all_inner_texts()
+    assert totals == [
+        "50",
+        f"{100 * content.correct / 50:.1f} %",
+        str(len(content.uncertain)),
+        "24",
+    ]
+    for card, words in zip(content.cards, looked_at.locator("article .sentence").all_inner_texts(), strict=True):
+        assert words == card.sentence
+
+
+def test_all_pictures_can_be_seen(browser: Any, file: Path, world: Told) -> None:
+    with opened(browser, file) as page:
+        page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+        page.evaluate("Promise.all([...document.images].map(image => image.decode()))")
+        broken = page.evaluate(
+            "[...document.images].filter(i => !i.complete || i.naturalWidth < 100 || !i.width).length"
+        )
+        assert broken == 0
+        maps = sum(1 + len(card.samples) for card in world.content.cards)
+        assert page.locator("img").count() == COUNT + maps
+        for picture in (page.locator("article svg").first, page.locator("article .pic").first):
+            with Image.open(io.BytesIO(picture.screenshot())) as image:
+                assert len(np.unique(np.asarray(image.convert("RGB")).reshape(-1, 3), axis=0)) > 100
+
+
+def test_a_memory_picture_is_the_one_that_it_should_be(looked_at: Any, world: Told) -> None:
+    """Drawn by reference, so its place in the page says nothing."""
+    sample = world.content.cards[0].samples[0]
+    with Image.open(io.BytesIO(looked_at.locator("article svg").first.screenshot())) as image:
+        rows = np.array(image.convert("RGB").resize((4, 4), Image.Resampling.BOX))
+    found = torch.from_numpy(rows).float().reshape(16, 3)
+    memory = photos(24, seed=1).float()
+    small = interpolate(memory, size=(4, 4), mode="area").permute(0, 2, 3, 1).reshape(24, 16, 3)
+    assert int((small - found).abs().mean(dim=(1, 2)).argmin()) == sample.index
+
+
+# By keyboard
+
+
+def test_images_are_filtered_by_keyboard(browser: Any, file: Path, world: Told) -> None:
+    unsure = [card.number for card in world.content.uncertain]
+    wrong = [card.number for card in world.content.cards if card.wrong]
+    assert 0 < len(unsure) < COUNT
+    assert 0 < len(wrong) < COUNT
+    with opened(browser, file) as page:
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.textContent") == "To the images"
+        page.keyboard.press("Enter")
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.textContent") == "All"
+        page.keyboard.press("Tab")
+        page.keyboard.press("Space")
+        assert shown(page) == unsure
+        assert page.get_by_role("status").inner_text() == f"{len(unsure)} of {COUNT} images"
+        page.keyboard.press("Tab")
+        page.keyboard.press("Enter")
+        assert shown(page) == wrong
+        pressed = page.locator("button[aria-pressed=true]").all_inner_texts()
+        assert pressed == [f"Wrong ({len(wrong)})"]
+        page.keyboard.press("Shift+Tab")
+        page.keyboard.press("Shift+Tab")
+        page.keyboard.press("Enter")
+        assert shown(page) == list(range(1, COUNT + 1))
+
+
+def test_what_has_the_focus_can_be_told(browser: Any, file: Path) -> None:
+    with opened(browser, file) as page:
+        for _ in range(3):
+            page.keyboard.press("Tab")
+            style = "getComputedStyle(document.activeElement)"
+            assert page.evaluate(f"{style}.outlineStyle") == "solid"
+            assert page.evaluate(f"parseFloat({style}.outlineWidth)") >= 2
+
+
+def in_sight(page: Any, selector: str) -> bool:
+    box = page.evaluate(
+        f"(({{top, bottom}}) => [top, bottom])(document.querySelector('{selector}').getBoundingClientRect())"
+    )
+    return box[0] < 900 and box[1] > 0
+
+
+def test_links_lead_to_their_images_and_show_those_that_are_filtered_out(browser: Any, file: Path, world: Told) -> None:
+    number = world.content.confidently_wrong[0].number
+    with opened(browser, file) as page:
+        link = page.locator(f".listed a[href='#image-{number}']")
+        for _ in range(2):  # the second time, the address is what it was
+            page.get_by_role("button", name="Unsure").click()
+            assert number not in shown(page)
+            link.focus()
+            page.keyboard.press("Enter")
+            page.wait_for_function(f"location.hash === '#image-{number}'")
+            assert shown(page) == list(range(1, COUNT + 1))
+            assert in_sight(page, f"#image-{number}")
+
+
+def test_heatmaps_are_opened_by_keyboard(browser: Any, file: Path) -> None:
+    with opened(browser, file) as page:
+        details = page.locator("article details").first
+        assert not details.locator("img").first.is_visible()
+        details.locator("summary").focus()
+        page.keyboard.press("Enter")
+        assert details.locator("img").first.is_visible()
+        page.keyboard.press("Enter")
+        assert not details.locator("img").first.is_visible()
+
+
+# For those who do not see it, or see it otherwise
+
+
+def tree(page: Any) -> list[dict[str, Any]]:
+    """What a screen reader is given."""
+    nodes = page.context.new_cdp_session(page).send("Accessibility.getFullAXTree")["nodes"]
+    return [node for node in nodes if not node["ignored"]]
+
+
+def test_a_screen_reader_has_a_name_for_every_picture_and_place(browser: Any, file: Path, world: Told) -> None:
+    with opened(browser, file) as page:
+        page.locator("article summary").first.click()
+        nodes = tree(page)
+    names: dict[str, list[str]] = {}
+    for node in nodes:
+        names.setdefault(node["role"]["value"], []).append(node.get("name", {}).get("value", ""))
+    assert len(names["image"]) > COUNT * (1 + SHOWN)
+    for role in ("image", "article", "region", "button", "link"):
+        assert all(names[role]), role
+    assert names["article"] == list(NAMES)
+    assert "Summary" in names["region"]
+    first = world.content.cards[0].samples[0]
+    assert f"memory image {first.index}, taken for {HOSTILE[first.prediction]}" in names["image"]
+
+
+def test_headings_are_in_order(looked_at: Any) -> None:
+    levels = [
+        next(each["value"]["value"] for each in node["properties"] if each["name"] == "level")
+        for node in tree(looked_at)
+        if node["role"]["value"] == "heading"
+    ]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in pairwise(levels))
+    assert levels.count(3) >= COUNT
+
+
+def background(page: Any) -> str:
+    return page.evaluate("getComputedStyle(document.body).backgroundColor")
+
+
+def lightness(colour: str) -> float:
+    return sum(map(int, re.findall(r"\d+", colour)[:3])) / (3 * 255)
+
+
+def test_light_and_dark_are_what_one_wants(browser: Any, file: Path) -> None:
+    found = {}
+    for scheme in ("light", "dark"):
+        with opened(browser, file, color_scheme=scheme) as page:
+            ink = page.evaluate("getComputedStyle(document.body).color")
+            found[scheme] = lightness(background(page)), lightness(ink)
+    assert found["light"][0] > 0.9 > 0.3 > found["light"][1]
+    assert found["dark"][0] < 0.2 < 0.7 < found["dark"][1]
+
+
+def test_it_prints_in_black_on_white(browser: Any, file: Path) -> None:
+    with opened(browser, file, color_scheme="dark") as page:
+        page.emulate_media(media="print")
+        assert lightness(background(page)) == 1
+        assert not page.locator(".controls").is_visible()
+        paper = page.pdf(format="A4")
+    assert paper.startswith(b"%PDF")
+    assert len(paper) > 1_000_000
+    assert COUNT / 3 < len(re.findall(rb"/Type\s*/Page\b", paper)) < 2 * COUNT
+
+
+@pytest.mark.parametrize("width", [400, 700, 1600])
+def test_nothing_juts_out_on_any_screen(browser: Any, file: Path, width: int) -> None:
+    with opened(browser, file, viewport={"width": width, "height": 800}) as page:
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        wide = "[...document.querySelectorAll('.scroll')].filter(each => each.scrollWidth > each.clientWidth).length"
+        assert page.evaluate(wide) == 0
+
+
+def test_without_scripts_all_is_there_but_the_filter(browser: Any, file: Path) -> None:
+    with opened(browser, file, java_script_enabled=False) as page:
+        assert page.locator("article:visible").count() == COUNT
+        assert not page.locator(".controls").is_visible()

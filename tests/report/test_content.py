@@ -1,0 +1,161 @@
+"""What a report says, against slow loops over `model.read`."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from memwrap import MemoryClassifier
+from memwrap.report.content import Content, Pictures, content_of, explained, shown_samples
+from tests.report import HOSTILE, Told, network, noise, told
+
+
+def weights_of(model: MemoryClassifier, pixels: Tensor) -> Tensor:
+    """(N, M), one image at a time"""
+    with torch.no_grad():
+        return torch.cat([model.read(model.transform(each).unsqueeze(0)).weights for each in pixels])
+
+
+# One image
+
+
+def test_a_card_says_what_the_model_says(reported: Told) -> None:
+    model, content = reported.source.model, reported.content
+    for row, card in enumerate(content.cards):
+        with torch.no_grad():
+            probabilities = model(model.transform(reported.pictures.pixels[row : row + 1])).softmax(1)[0]
+        label = row % 4
+        assert card.number == row + 1
+        assert card.name == f"picture {row}.png"
+        assert card.pixels.equal(reported.pictures.pixels[row])
+        assert card.prediction == HOSTILE[int(probabilities.argmax())]
+        assert card.probability == pytest.approx(float(probabilities.max()), abs=1e-6)
+        assert card.true_class == HOSTILE[label]
+        assert card.wrong == (int(probabilities.argmax()) != label)
+
+
+def test_an_image_without_a_label_is_not_wrong(model: MemoryClassifier) -> None:
+    content = told(model, noise(4), labelled=False).content
+    assert not content.labelled
+    assert [(card.label, card.true_class, card.wrong) for card in content.cards] == [(None, None, False)] * 4
+
+
+def test_those_shown_and_the_others_are_all_that_was_used(reported: Told) -> None:
+    for card in reported.content.cards:
+        used = card.explanation.samples
+        assert sorted((*card.samples, *card.others), key=lambda each: each.index) == sorted(
+            used, key=lambda each: each.index
+        )
+        assert sum(each.weight for each in (*card.samples, *card.others)) == pytest.approx(1, abs=1e-6)
+
+
+def test_the_strongest_are_shown_and_the_strongest_of_either_kind(reported: Told) -> None:
+    beyond = 0
+    for card in reported.content.cards:
+        explanation = card.explanation
+        found = shown_samples(explanation, 3)
+        assert found[:3] == explanation.samples[:3]
+        kinds = [explanation.example, explanation.counterfactual]
+        assert set(found[3:]) <= set(kinds)
+        assert all(kind in found for kind in kinds if kind is not None)
+        assert [each.weight for each in found] == sorted((each.weight for each in found), reverse=True)
+        beyond += len(found) > 3
+    assert beyond, "of no image is there one beyond the three"
+
+
+def test_more_than_were_used_are_not_shown(reported: Told) -> None:
+    explanation = reported.content.cards[0].explanation
+    assert shown_samples(explanation, 1000) == explanation.samples
+
+
+def test_images_are_explained_each_by_itself(model: MemoryClassifier) -> None:
+    pixels = noise(5)
+    together, (alone,) = explained(model, pixels), explained(model, pixels[3:4])
+    assert together[3].logits.equal(alone.logits)
+    assert together[3].weights.equal(alone.weights)
+    assert [each.prediction for each in together] == model(model.transform(pixels)).argmax(1).tolist()
+
+
+# All of them
+
+
+def a_content(model: MemoryClassifier, labels: list[int] | None, count: int = 10) -> Content:
+    pixels = noise(count)
+    pictures = Pictures(pixels, tuple(map(str, range(count))), None if labels is None else torch.tensor(labels))
+    return content_of(model, pictures, explained(model, pixels), 3)
+
+
+def test_right_and_wrong_are_counted(model: MemoryClassifier) -> None:
+    predictions = model(model.transform(noise(10))).argmax(1).tolist()
+    labels = [label if row % 3 else (label + 1) % 4 for row, label in enumerate(predictions)]
+    content = a_content(model, labels)
+    assert content.correct == 6
+    assert [card.number for card in content.cards if card.wrong] == [1, 4, 7, 10]
+
+
+def test_the_unsure_are_those_whose_strongest_sample_is_of_another_class(model: MemoryClassifier) -> None:
+    content, expected = a_content(model, None), []
+    own = model.remembered.predictions
+    for row, weights in enumerate(weights_of(model, noise(10))):
+        prediction = int(model(model.transform(noise(10)[row : row + 1])).argmax())
+        if int(own[int(weights.argmax())]) != prediction:
+            expected.append(row + 1)
+    assert [card.number for card in content.uncertain] == expected
+    assert 0 < len(expected) < 10
+
+
+def test_the_confidently_wrong_carry_no_warning_and_the_most_probable_comes_first(model: MemoryClassifier) -> None:
+    content = a_content(model, [3] * 10)
+    found = content.confidently_wrong
+    assert {card.number for card in found} == {
+        card.number for card in content.cards if card.prediction != HOSTILE[3] and not card.explanation.uncertain
+    }
+    assert len(found) > 1
+    order = [(-round(card.probability, 3), card.number) for card in found]
+    assert order == sorted(order)
+
+
+def test_confusions_are_counted_and_the_most_frequent_comes_first(model: MemoryClassifier) -> None:
+    predictions = model(model.transform(noise(10))).argmax(1).tolist()
+    content = a_content(model, [3] * 10)
+    counts = {label: predictions.count(label) for label in set(predictions) - {3}}
+    assert len(counts) > 1
+    assert sorted(content.confusions) == sorted((HOSTILE[3], HOSTILE[label], count) for label, count in counts.items())
+    assert [count for _, _, count in content.confusions] == sorted(counts.values(), reverse=True)
+
+
+def test_a_class_is_confused_with_another_not_with_itself(model: MemoryClassifier) -> None:
+    predictions = model(model.transform(noise(10))).argmax(1).tolist()
+    assert a_content(model, predictions).confusions == []
+    assert a_content(model, predictions).confidently_wrong == ()
+
+
+def test_the_use_of_the_memory_is_summed_over_all_images(reported: Told) -> None:
+    model = reported.source.model
+    weights = weights_of(model, reported.pictures.pixels)
+    uses = reported.content.uses
+    assert sorted(use.index for use in uses) == list(range(30))
+    assert [use.share for use in uses] == sorted((use.share for use in uses), reverse=True)
+    assert sum(use.share for use in uses) == pytest.approx(1)
+    for use in uses:
+        column = weights[:, use.index].tolist()
+        assert use.share == pytest.approx(sum(column) / 6, abs=1e-6)
+        assert use.images == sum(weight > 0 for weight in column)
+        assert use.label == use.index % 4
+        assert use.prediction == int(model.remembered.predictions[use.index])
+    never = [use.index for use in reported.content.never_used]
+    assert sorted(never) == [index for index in range(30) if not any(weights[:, index] > 0)]
+    assert never, "all were used"
+
+
+def test_a_memory_of_one_has_no_opinion_of_itself() -> None:
+    content = told(network(memory=1), noise(3)).content
+    assert [(use.index, use.share, use.images, use.prediction) for use in content.uses] == [(0, 1.0, 3, None)]
+    assert content.uncertain == ()
+    assert content.memory_size == 1
+    assert content.never_used == ()
+
+
+def test_cards_hold_the_heatmaps_of_their_own_image(reported: Told) -> None:
+    for card in reported.content.cards:
+        assert card.heatmap.target == card.explanation.prediction
+        assert list(card.heatmap.moved) == [sample.index for sample in card.samples]

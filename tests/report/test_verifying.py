@@ -1,0 +1,615 @@
+"""Verification: an untouched report is equal, and nothing that a reader can see may be changed unnoticed."""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+from memwrap import DataError, MemoryClassifier, MemwrapError
+from memwrap.report import verifying
+from memwrap.report.making import content_for, page_for
+from memwrap.report.page import FORMAT_VERSION
+from memwrap.report.pictures import exact_uri, picture_of, pixels_in, small_uri
+from memwrap.report.verifying import Difference, read, verify
+from tests.report import HOSTILE, STEPS, Told, network, noise, told
+from tests.report.test_pictures import smooth, uri_of
+
+TAG = re.compile(r"(<[^>]*>)")  # names are escaped, so no tag holds another >
+COARSE = nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten())  # for larger pictures
+NUMBER = re.compile(r"(?<!&#)(?<![\d.])\d+(?:\.\d+)?")  # but not in &#39;
+
+
+def found_in(text: str, world: Told) -> list[Difference]:
+    return verify(read(text), world.source)
+
+
+def is_found(text: str, world: Told) -> bool:
+    """Whether anything is said against a report: that it differs, or that it is none."""
+    try:
+        return bool(found_in(text, world))
+    except DataError:
+        return True
+
+
+@pytest.fixture(scope="session")
+def small() -> Told:
+    """Two pictures, one of them unsure, one wrong without a warning, and all else that a page may show."""
+    world = told(network(0, memory=16), noise(3)[1:], shown=1, heatmaps=STEPS)
+    content = world.content
+    assert len(content.uncertain) == len(content.confidently_wrong) == 1
+    assert content.never_used
+    assert all(card.others for card in content.cards)
+    assert any(isinstance(part, float) for card in content.cards for part in card.sentence_parts)
+    return world
+
+
+@pytest.fixture
+def made_once(small: Told, monkeypatch: pytest.MonkeyPatch) -> Told:
+    """The page is not made again for each of many edits; that the same comes out is another test's matter."""
+    page, reader = small.page, verifying._Reader
+    again = reader(page)
+    monkeypatch.setattr(verifying, "content_for", lambda *_: None)
+    monkeypatch.setattr(verifying, "page_for", lambda *_: page)
+    monkeypatch.setattr(verifying, "_Reader", lambda text: again if text is page else reader(text))
+    return small
+
+
+def parts(page: str) -> list[str]:
+    """Texts and tags in turn, a text first."""
+    return TAG.split(page)
+
+
+def edits(page: str, change: Callable[[str], Iterator[str]], kind: str) -> Iterator[tuple[str, str, str]]:
+    """Pages in which one text or tag is another, with what was there and what is now."""
+    pieces = parts(page)
+    inside = ""
+    for place, piece in enumerate(pieces):
+        if place % 2 == 1:
+            inside = piece
+        if (kind == "tag") != (place % 2 == 1) or (kind == "text" and inside.startswith(("<script", "<style"))):
+            continue
+        for other in change(piece):
+            yield "".join([*pieces[:place], other, *pieces[place + 1 :]]), piece, other
+
+
+def other_numbers(text: str) -> Iterator[str]:
+    """The text with one of its numbers changed: a whole one by one, others by two units of the last digit."""
+    for match in NUMBER.finditer(text):
+        number = match[0]
+        digits = len(number.partition(".")[2])
+        changed = str(int(number) + 1) if digits == 0 else f"{float(number) + 2 * 10.0**-digits:.{digits}f}"
+        yield text[: match.start()] + changed + text[match.end() :]
+
+
+def visible_words(tag: str) -> str:
+    """A tag without the pictures in it."""
+    return re.sub(r'="data:[^"]*"', '=""', tag)
+
+
+# An untouched report
+
+
+@pytest.mark.parametrize("heatmaps", [None, STEPS], ids=["plain", "heatmaps"])
+@pytest.mark.parametrize("labelled", [True, False], ids=["labelled", "unlabelled"])
+def test_an_untouched_report_is_equal(model: MemoryClassifier, heatmaps: Any, labelled: bool) -> None:
+    world = told(model, noise(3), labelled=labelled, heatmaps=heatmaps)
+    assert found_in(world.page, world) == []
+
+
+@pytest.mark.parametrize("shape", [(1, 4, 4), (3, 48, 48)], ids=["gray", "with loss"])
+def test_other_pictures_are_equal_too(shape: tuple[int, int, int]) -> None:
+    world = told(network(shape=shape, memory=5, encoder=COARSE), noise(2, shape), heatmaps=STEPS)
+    assert found_in(world.page, world) == []
+
+
+def test_a_memory_of_one_and_names_that_are_no_text_are_equal_too() -> None:
+    names = ("caf\udce9.png", "two  blanks\r\n\tand a line")
+    world = told(network(memory=1), noise(2), names=names, memory_names=None)
+    assert found_in(world.page, world) == []
+    assert found_in(world.page.encode().decode(), world) == []
+
+
+def test_what_a_report_carries_is_read_back(reported: Told) -> None:
+    report = read(reported.page)
+    assert report.manifest == reported.manifest
+    assert report.pixels.equal(reported.pictures.pixels)
+
+
+def test_line_ends_of_another_system_do_not_matter(made_once: Told) -> None:
+    assert found_in(made_once.page.replace("\n", "\r\n"), made_once) == []
+
+
+def test_a_machine_that_rounds_differently_finds_it_equal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a card might, by which some last digits are others; hashes aside, as here the model is another."""
+    world = told(doubtful(0.0), noise(12), heatmaps=STEPS)
+    source, report = replace(world.source, model=doubtful(5e-6)), read(world.page)
+    again = page_for(world.manifest, content_for(world.manifest, source, report.pixels), source)
+    assert again != world.page
+    monkeypatch.setattr(verifying, "_other_sources", lambda *_: [])
+    assert verify(report, source) == []
+
+
+def doubtful(error: float) -> MemoryClassifier:
+    """Whose probabilities are far from one, where much hangs on the last bit. error: of the weights, as a share."""
+    model, generator = network(memory=30), torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.layer.parameters():
+            parameter *= 0.3 * (1 + error * torch.randn(parameter.shape, generator=generator))
+    model.remember(model.transform(noise(30, seed=1)), torch.arange(30) % 4)
+    return model
+
+
+# Every number, one at a time
+
+
+def test_every_number_in_the_text_counts(made_once: Told) -> None:
+    missed, count = [], 0
+    for page, before, after in edits(made_once.page, other_numbers, "text"):
+        count += 1
+        if not is_found(page, made_once):
+            missed.append((before, after))
+    assert missed == []
+    assert count > 150
+
+
+def test_every_number_in_a_tag_counts(made_once: Told) -> None:
+    """Widths of bars, descriptions of pictures, links, which picture is shown."""
+
+    def changed(tag: str) -> Iterator[str]:
+        words = visible_words(tag)
+        pictures = re.findall(r'="(data:[^"]*)"', tag)
+        for other in other_numbers(words):
+            yield other.replace('=""', f'="{pictures[0]}"', 1) if pictures else other
+
+    missed, count = [], 0
+    for page, before, after in edits(made_once.page, changed, "tag"):
+        count += 1
+        if not is_found(page, made_once):
+            missed.append((visible_words(before), visible_words(after)))
+    assert missed == []
+    assert count > 100
+
+
+@pytest.mark.parametrize(
+    ("pattern", "where"),
+    [
+        (r"<b>2</b> images", "Summary"),
+        (r'<b class="number">(\d+\.\d) %', "Summary"),
+        (r"accuracy: (\d+) are right", "Summary"),
+        (r"<b>(\d+)</b> unsure", "Summary"),
+        (r"(\d+) of them never used", "Summary"),
+        (r"Unsure \((\d+)\)", "Images"),
+        (r"Never used \((\d+)\)", "Memory"),
+        (r"run (7), deletion", "Where this comes from, seeds"),
+        (r"<code>(\w{64})</code>", "Where this comes from, model"),
+    ],
+)
+def test_the_place_of_a_difference_is_told(made_once: Told, pattern: str, where: str) -> None:
+    (match,) = list(re.finditer(pattern, made_once.page))[:1]
+    number = re.search(r"\d", match[0])
+    place = match.start() + number.start()
+    page = made_once.page
+    edited = page[:place] + str((int(page[place]) + 3) % 10) + page[place + 1 :]
+    first = found_in(edited, made_once)[0]
+    assert first.where.startswith(where)
+    assert first.reported != first.found
+
+
+def test_a_number_of_an_image_is_told_with_its_row(made_once: Told) -> None:
+    page = made_once.page
+    start = page.index('<article id="image-2"')
+    row = re.compile(r"#(\d+) \d+\.png.*?<td class=\"number\">(\d+\.\d) %", re.DOTALL).search(page, start)
+    edited = page[: row.start(2)] + "99.9" + page[row.end(2) :]
+    (difference,) = found_in(edited, made_once)
+    assert difference == Difference(f"Images, image 2 (picture 1.png), #{row[1]} {row[1]}.png", "99.9 %", f"{row[2]} %")
+
+
+def test_a_description_before_the_heading_belongs_to_the_image_too(made_once: Told) -> None:
+    edited = made_once.page.replace('alt="the image picture 1.png"', 'alt="the image picture 5.png"')
+    (difference,) = found_in(edited, made_once)
+    assert difference == Difference("Images, image 2", "alt the image picture 5.png", "alt the image picture 1.png")
+
+
+# The tolerance
+
+
+def rounded_numbers(page: str) -> list[re.Match[str]]:
+    pattern = r'(?:class="number">|style="width:)[−+]?(\d+\.\d)'
+    return list(re.finditer(pattern, page))
+
+
+@pytest.mark.parametrize(("units", "passes"), [(1, True), (2, False)])
+def test_one_unit_of_the_last_digit_passes_and_two_do_not(made_once: Told, units: int, passes: bool) -> None:
+    page, numbers = made_once.page, rounded_numbers(made_once.page)
+    assert len(numbers) > 30
+    for match in numbers:
+        changed = f"{float(match[1]) + units / 10:.1f}"
+        edited = page[: match.start(1)] + changed + page[match.end(1) :]
+        assert (found_in(edited, made_once) == []) == passes, match[0]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("12.3 %", "12.4 %", True),
+        ("12.3 %", "12.5 %", False),
+        ("12.3 %", "12.30 %", False),
+        ("12.3 %", "12 %", False),
+        ("99.9 %", "100.0 %", True),
+        ("+0.1", "0.0", True),
+        ("−0.1", "0.0", True),
+        ("−0.1", "+0.1", False),
+        ("−2.1", "2.1", False),
+        ("12", "13", False),
+        ("12", "12", True),
+        ("-", "0.0", False),
+        ("12.3 %", "12.3", False),
+        ("0.30", "0.31", True),
+        ("0.30", "0.32", False),
+    ],
+)
+def test_numbers_agree_to_a_unit_of_their_last_digit(one: str, other: str, same: bool) -> None:
+    assert verifying._same_numbers(one, other) == same
+    assert verifying._same_numbers(other, one) == same
+
+
+def test_numbers_in_names_are_no_numbers_that_may_be_rounded(model: MemoryClassifier) -> None:
+    model.classes = ("1234.5", "2345.5", "v3.1", "333.5 %")
+    world = told(model, noise(3), names=("scan 1.5.png", "77.5", "77.3 %"))
+    page = world.page
+    assert found_in(page, world) == []
+    for name in (*world.pictures.names, *model.classes):
+        digit = re.search(r"\.(\d)", name)
+        close = name[: digit.start(1)] + str(int(digit[1]) + 1) + name[digit.end(1) :]
+        places = [match.start() for match in re.finditer(re.escape(f">{name}"), page)]
+        assert places, name
+        for place in places:
+            assert is_found(f"{page[:place]}>{close}{page[place + 1 + len(name) :]}", world), name
+
+
+# Everything else
+
+
+def test_every_word_counts(made_once: Told) -> None:
+    def longer(text: str) -> Iterator[str]:
+        if text.strip():
+            yield f"{text.rstrip()}x"
+
+    assert [before for page, before, _ in edits(made_once.page, longer, "text") if not is_found(page, made_once)] == []
+
+
+def test_every_attribute_counts(made_once: Told) -> None:
+    def changed(tag: str) -> Iterator[str]:
+        for match in re.finditer(r'="(?!data:)([^"]*)"', tag):
+            yield f"{tag[: match.end(1)]}x{tag[match.end(1) :]}"
+
+    assert [before for page, before, _ in edits(made_once.page, changed, "tag") if not is_found(page, made_once)] == []
+
+
+def test_no_tag_may_be_missing_or_be_there_twice(made_once: Told) -> None:
+    seen: set[str] = set()
+
+    def changed(tag: str) -> Iterator[str]:
+        if tag not in seen:  # of many cells, one is enough
+            yield from ("", tag + tag)
+        seen.add(tag)
+
+    assert [before for page, before, _ in edits(made_once.page, changed, "tag") if not is_found(page, made_once)] == []
+
+
+def rows_of(page: str) -> list[re.Match[str]]:
+    return list(re.finditer(r"<tr>.*?</tr>\n?", page, re.DOTALL))
+
+
+def test_a_row_that_is_missing_or_added_is_found(made_once: Told) -> None:
+    page = made_once.page
+    for row in rows_of(page):
+        assert found_in(page[: row.start()] + page[row.end() :], made_once)
+        assert found_in(page[: row.end()] + row[0] + page[row.end() :], made_once)
+
+
+@pytest.mark.parametrize(
+    "addition", ["<!-- seen -->", "<?php echo 1 ?>", "<![CDATA[1]]>", "<!ELEMENT a>", "<p>1</p>", "1"]
+)
+def test_additions_are_found(made_once: Told, addition: str) -> None:
+    page = made_once.page
+    for place in (page.index("<ul class"), page.index("<article"), page.index("</main>")):
+        assert found_in(page[:place] + addition + page[place:], made_once)
+
+
+def test_scripts_and_styles_are_part_of_it(made_once: Told) -> None:
+    page = made_once.page
+    hidden = page.replace("</style>", ".against { display: none }\n</style>")
+    assert "display: none" in found_in(hidden, made_once)[0].reported
+    assert found_in(page.replace('"use strict";', '"use strict"; alert(1);'), made_once)
+    assert found_in(page.replace("<!DOCTYPE html>", "<!DOCTYPE html5>"), made_once)
+
+
+def test_the_first_difference_comes_first_and_long_lists_end(made_once: Told) -> None:
+    page = made_once.page
+    spoiled = re.sub(r"(\d)\.(\d) %", lambda match: f"{match[1]}.{(int(match[2]) + 5) % 10} %", page)
+    found = found_in(spoiled, made_once)
+    assert found[0].where == "Summary"
+    assert 10 < len(found) < verifying.MOST_LISTED
+    assert len(found_in(page.replace("<tr>", "<tr><td></td>"), made_once)) == verifying.MOST_LISTED
+
+
+def test_of_long_texts_the_part_that_differs_is_shown(made_once: Told) -> None:
+    edited = made_once.page.replace("is not linear and", "is linear and")
+    (difference,) = found_in(edited, made_once)
+    assert difference.where == "How to read this"
+    assert difference.reported.startswith("...")
+    assert "layer is linear" in difference.reported
+    assert "layer is not linear" in difference.found
+
+
+# Pictures
+
+
+def memory_pictures(page: str) -> list[str]:
+    return re.findall(r'<image id="[^>]*href="(data:[^"]*)"', page)
+
+
+def test_memory_pictures_that_are_swapped_are_found(made_once: Told) -> None:
+    page = made_once.page
+    one, other, *_ = memory_pictures(page)
+    swapped = other.join(part.replace(other, one) for part in page.split(one))
+    first, second = found_in(swapped, made_once)
+    assert (first.reported, first.found) == ("one picture", "another picture")
+    assert second.reported == "one picture"
+
+
+def test_a_pixel_of_a_memory_picture_that_is_a_level_brighter_is_found(made_once: Told) -> None:
+    page = made_once.page
+    for uri in memory_pictures(page):
+        pixels = pixels_in(uri)
+        pixels[0, 2, 1] = pixels[0, 2, 1] - 1 if pixels[0, 2, 1] else 1
+        assert found_in(page.replace(uri, exact_uri(pixels)), made_once)
+
+
+def test_a_memory_picture_that_is_none_is_found(made_once: Told) -> None:
+    page = made_once.page
+    uri = memory_pictures(page)[0]
+    for other in (uri[:60], "data:image/png;base64,", "https://example.com/a.png", "data:image/svg+xml,<svg/>"):
+        assert is_found(page.replace(uri, other), made_once)
+
+
+def test_an_input_that_is_replaced_is_told_by_its_hash(reported: Told) -> None:
+    page = reported.page
+    uri = exact_uri(reported.pictures.pixels[2])
+    (difference,) = found_in(page.replace(uri, exact_uri(noise(1, seed=99)[0])), reported)
+    assert difference.where == "the hash of the inputs"
+    assert difference.reported == reported.manifest.hashes["inputs"]
+
+
+def test_another_heatmap_is_found_and_a_little_rounding_is_not(made_once: Told) -> None:
+    page = made_once.page
+    uris = re.findall(r'<img [^>]*alt="heatmap[^>]*src="(data:[^"]*)"', page)
+    assert len(uris) > 5
+    for uri, other in zip(uris, [*uris[1:], uris[0]], strict=True):
+        assert found_in(page.replace(uri, other, 1), made_once)
+        pixels = pixels_in(uri).int()
+        near = (pixels + torch.tensor([2, -2, 3])[:, None, None]).clamp(0, 255).to(torch.uint8)
+        assert found_in(page.replace(uri, exact_uri(near), 1), made_once) == []
+
+
+@pytest.fixture(scope="module")
+def lossy() -> Told:
+    """With memory pictures that are stored with loss."""
+    shape = (3, 64, 64)
+    model = network(shape=shape, memory=3, encoder=COARSE)
+    pixels = torch.stack([smooth(64, 64), smooth(64, 64).flip(1), smooth(64, 64).flip(2)])
+    model.remember(model.transform(pixels), [0, 1, 2])
+    return told(model, noise(1, shape))
+
+
+def test_a_picture_by_another_version_of_the_library_is_equal(lossy: Told) -> None:
+    page, pixels = lossy.page, smooth(64, 64)
+    assert small_uri(pixels) in page
+    for options in ({"quality": 82, "method": 6}, {"quality": 78, "method": 2}):
+        other = uri_of(picture_of(pixels), "WEBP", **options)
+        assert other not in page
+        assert found_in(page.replace(small_uri(pixels), other), lossy) == []
+
+
+def test_a_small_part_of_a_large_picture_that_is_another_is_found(lossy: Told) -> None:
+    page, pixels = lossy.page, smooth(64, 64)
+    assert found_in(page.replace(small_uri(pixels), small_uri(smooth(64, 64).flip(1))), lossy)
+    painted = pixels.clone()
+    painted[:, 40:46, 10:16] = 255
+    assert found_in(page.replace(small_uri(pixels), small_uri(painted)), lossy)
+    larger = picture_of(pixels).resize((80, 80), Image.Resampling.BILINEAR)
+    assert found_in(page.replace(small_uri(pixels), uri_of(larger, "WEBP")), lossy)
+
+
+# The manifest
+
+
+def manifest_of(page: str) -> tuple[int, int]:
+    match = re.search(r'<script type="application/json" id="manifest">(.*?)</script>', page, re.DOTALL)
+    return match.start(1), match.end(1)
+
+
+def with_manifest(page: str, change: Callable[[dict[str, Any]], Any]) -> str:
+    start, end = manifest_of(page)
+    stored = json.loads(page[start:end])
+    other = change(stored)
+    text = json.dumps(stored if other is None else other)
+    return page[:start] + text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026") + page[end:]
+
+
+def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    if isinstance(value, dict | list):
+        pairs = value.items() if isinstance(value, dict) else enumerate(value)
+        for name, each in pairs:
+            yield from leaves(each, (*path, name))
+    else:
+        yield path
+
+
+def put(stored: Any, path: tuple[Any, ...], value: Any) -> None:
+    for name in path[:-1]:
+        stored = stored[name]
+    stored[path[-1]] = value
+
+
+def got(stored: Any, path: tuple[Any, ...]) -> Any:
+    for name in path:
+        stored = stored[name]
+    return stored
+
+
+def test_every_value_of_the_manifest_counts(model: MemoryClassifier) -> None:
+    world = told(model, noise(2), heatmaps=replace(STEPS, max_steps=1))
+    page = world.page
+    start, end = manifest_of(page)
+    paths = list(leaves(json.loads(page[start:end])))
+    assert len(paths) == 20
+    for path in paths:
+
+        def change(stored: dict[str, Any], path: tuple[Any, ...] = path) -> None:
+            value = got(stored, path)
+            put(stored, path, f"{value}x" if isinstance(value, str) else type(value)(value + 1))
+
+        try:
+            found = found_in(with_manifest(page, change), world)
+        except MemwrapError as error:  # a method, say, that does not exist
+            found = [error]
+        assert found, path
+
+
+@pytest.mark.parametrize("value", [None, 3, -1, 1.5, "x", "", [], {}, [None], ["x", 3], {"run": "x"}, True])
+def test_a_manifest_of_the_wrong_kind_is_told_in_words(model: MemoryClassifier, value: Any) -> None:
+    world = told(model, noise(2), heatmaps=replace(STEPS, max_steps=1))
+    page = world.page
+    start, end = manifest_of(page)
+    stored = json.loads(page[start:end])
+    for name in stored:
+        if stored[name] == value or (name, value) == ("labels", None):
+            continue
+        edited = with_manifest(page, lambda stored, name=name: stored.update({name: value}))
+        try:
+            found: list[Any] = found_in(edited, world)
+        except MemwrapError as error:  # which are meant for people
+            found = [error]
+        assert found, name
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda stored: bool(stored.pop("names")), "damaged one (KeyError: 'names')"),
+        (lambda stored: stored.update(extra=1), "damaged one (TypeError"),
+        (lambda stored: stored.update(format="a letter"), "damaged one (ValueError: it is of another format)"),
+        (lambda stored: stored["names"].pop(), "its manifest contradicts itself"),
+        (lambda stored: (stored["names"].pop(), stored["labels"].pop()), "it names 1 images and holds 2"),
+        (lambda stored: stored["seeds"].pop("run"), "damaged one (KeyError: 'run')"),
+        (
+            lambda stored: stored.update(format_version=FORMAT_VERSION + 1, memwrap="9.9"),
+            f"the report has format version {FORMAT_VERSION + 1}, made by memwrap 9.9; memwrap 0.1.0 makes and "
+            f"verifies version {FORMAT_VERSION}: verify it with the memwrap that made it",
+        ),
+        (lambda stored: [stored], "damaged one (TypeError"),
+    ],
+    ids=["less", "more", "format", "labels", "names", "seed", "version", "list"],
+)
+def test_a_damaged_manifest_is_told(model: MemoryClassifier, change: Callable[..., Any], words: str) -> None:
+    world = told(model, noise(2))
+
+    def changed(stored: dict[str, Any]) -> Any:
+        other = change(stored)
+        return other if isinstance(other, list) else None
+
+    with pytest.raises(DataError, match=re.escape(words)):
+        read(with_manifest(world.page, changed))
+
+
+def test_a_manifest_that_is_written_otherwise_is_found(made_once: Told) -> None:
+    page = made_once.page
+    start, end = manifest_of(page)
+    doubled = page[:start] + page[start:end].replace('"shown": 1', '"shown": 9, "shown": 1') + page[end:]
+    (difference,) = found_in(doubled, made_once)
+    assert '"shown": 9' in difference.reported
+
+
+def test_hashes_and_seeds_that_nobody_knows_are_found(model: MemoryClassifier) -> None:
+    world = told(model, noise(1))
+    for name in ("hashes", "seeds"):
+        manifest = replace(
+            world.manifest, **{name: {**getattr(world.manifest, name), "luck": 13 if name == "seeds" else "a"}}
+        )
+        (difference,) = found_in(replace(world, manifest=manifest).page, world)
+        assert difference.where.endswith("of the luck")
+        assert difference.found == "nothing"
+
+
+@pytest.mark.parametrize("field", ["names", "labels"])
+def test_a_report_that_was_made_of_other_names_or_labels_is_found_by_the_hash(
+    model: MemoryClassifier, field: str
+) -> None:
+    """Though page and manifest agree."""
+    world = told(model, noise(2))
+    others = {"names": ("a.png", "b.png"), "labels": (2, 2)}
+    forged = replace(world, manifest=replace(world.manifest, **{field: others[field]}))
+    content = content_for(forged.manifest, forged.source, forged.pictures.pixels)
+    (difference,) = found_in(replace(forged, content=content).page, world)
+    assert difference.where == "the hash of the inputs"
+
+
+# Other runs and other files
+
+
+def test_another_run_is_told_by_what_differs(model: MemoryClassifier) -> None:
+    world = told(model, noise(2))
+    others = verify(read(world.page), replace(world.source, model=network(seed=1), seed=8))
+    assert [each.where for each in others] == ["the hash of the model", "the hash of the memory", "the seed of the run"]
+    assert (others[2].reported, others[2].found) == ("7", "8")
+    model.remembered.labels[0] = 3
+    (difference,) = found_in(world.page, world)
+    assert difference.where == "the hash of the memory"
+
+
+def test_other_names_of_memory_images_are_found(model: MemoryClassifier) -> None:
+    world = told(model, noise(1))
+    others = verify(read(world.page), replace(world.source, memory_names=None))
+    assert others
+    assert ".png" in others[0].reported
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "a letter", "<html></html>", "{}", '<script id="manifest">{}</script>', '<script id="manifest">[1</script>',
+     '<script id="manifest">' + "[" * 100_000 + "</script>"],
+    ids=["empty", "text", "page", "json", "no manifest", "half a manifest", "deep"],
+)  # fmt: skip
+def test_a_file_that_is_no_report_is_told(text: str) -> None:
+    with pytest.raises(DataError, match="it is no report of memwrap's, or a damaged one"):
+        read(text)
+
+
+def test_a_report_that_is_cut_anywhere_is_damaged_or_differs(made_once: Told) -> None:
+    page = made_once.page.rstrip()
+    for place in range(0, len(page), len(page) // 97):
+        assert is_found(page[:place], made_once), place
+    assert is_found(page[:-1], made_once)
+
+
+def test_a_report_with_more_inputs_than_names_is_damaged(reported: Told) -> None:
+    page = reported.page
+    (first, *_) = re.findall(r'<img class="pic[^>]*>', page)
+    with pytest.raises(DataError, match=r"it names 6 images and holds 7: the report is damaged"):
+        read(page.replace(first, first + first))
+
+
+def test_hostile_names_are_compared_like_any_other(made_once: Told) -> None:
+    page = made_once.page
+    assert HOSTILE[0] not in page
+    escaped = "&lt;img src=x onerror=alert(1)&gt;"
+    assert escaped in page
+    assert found_in(page.replace(escaped, HOSTILE[0], 1), made_once)
