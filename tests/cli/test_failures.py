@@ -8,7 +8,7 @@ import torch
 
 from memwrap import errors
 from memwrap.cli import predict as command
-from memwrap.cli.failures import CODES, report
+from memwrap.cli.failures import CODES, DIFFERENT, INTERRUPTED, UNEXPECTED, report
 from tests.cli import Result, run, run_apart
 from tests.cli.conftest import Trained
 
@@ -39,7 +39,8 @@ def test_the_help_explains_every_code() -> None:
     words = " ".join(run("--help").out.split())
     told = re.search(r"Exit codes: (.*)", words)
     assert told is not None
-    assert {int(code) for code in re.findall(r"\b(\d+) ", told[1])} == {0, 1, 130, *CODES.values()}
+    codes = {0, UNEXPECTED, DIFFERENT, INTERRUPTED, *CODES.values()}
+    assert {int(code) for code in re.findall(r"\b(\d+) ", told[1])} == codes
 
 
 def test_too_little_memory_on_a_gpu_says_what_to_make_smaller(capsys: pytest.CaptureFixture[str]) -> None:
