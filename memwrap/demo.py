@@ -16,7 +16,7 @@ from memwrap.report.making import content_for, new_manifest, page_for
 from memwrap.report.page import HeatmapOptions
 from memwrap.runs.evaluation import evaluate_run, finished_model
 from memwrap.runs.folder import RECORD, open_run
-from memwrap.runs.reporting import source_of
+from memwrap.runs.reporting import source_at
 from memwrap.runs.training import begin
 from memwrap.settings import VARIANTS, Settings, with_changes
 
@@ -91,7 +91,7 @@ def _save_report(path: Path, out: Path, data: DataSet) -> None:
     run = open_run(path)
     test = run.splits.of(data, "test").at(torch.arange(PICTURES))
     pixels = next(test.images.batches([torch.arange(PICTURES)]))
-    source = replace(source_of(run), path=str(out.absolute()))
+    source = replace(source_at(run.path), path=str(out.absolute()))
     pictures = Pictures(pixels, tuple(f"digit {name}" for name in test.names), test.labels)
     manifest = new_manifest(source, pictures, "memwrap demo", SHOWN, HeatmapOptions())
     page = page_for(manifest, content_for(manifest, source, pixels), source)

@@ -50,7 +50,7 @@ def test_that_all_agree_is_said() -> None:
 
 
 def test_what_speaks_against_it_is_the_class_of_most_weight_not_the_strongest_image() -> None:
-    mixed = an_explanation(0, (0.4, 0), (0.25, 1), (0.2, 2), (0.15, 2))
+    mixed = an_explanation(0, (0.3, 0), (0.25, 1), (0.2, 2), (0.15, 2), (0.1, 0))
     assert wording.sentence(mixed, class_name) == (
         "40.0 % of the weight is on memory images that are a cat, too; what speaks against it most is an eel with "
         "35.0 %."

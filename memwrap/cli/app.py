@@ -68,6 +68,9 @@ MANNER = (
     "checkpoint_seconds",
 )
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder that train made.", show_default=False)]
+ModelFolder = Annotated[
+    Path, typer.Argument(metavar="RUN", help="The folder that train made, or model.save.", show_default=False)
+]
 
 
 @app.callback(invoke_without_command=True)
@@ -188,7 +191,7 @@ def evaluate(
 
 @app.command()
 def predict(
-    run: RunFolder,
+    run: ModelFolder,
     images: Annotated[
         list[Path], typer.Argument(metavar="IMAGE", help="Image files, or folders of them.", show_default=False)
     ],
@@ -209,7 +212,7 @@ def predict(
 
 @app.command()
 def explain(
-    run: RunFolder,
+    run: ModelFolder,
     images: Annotated[
         list[Path] | None,
         typer.Argument(

@@ -82,16 +82,21 @@ def _warn_of_training_images(
         warn(f"{count} of the {len(judged)} images of {where} are training images of the run: the scores flatter it")
 
 
-def other_images(run: Run, model: Model, data: str, skip_bad: bool, reading: Reading) -> LabelledImages:
-    """Labelled images of a folder or zip, with the run's labels."""
+def other_images(run: Run | None, model: Model, data: str, skip_bad: bool, reading: Reading) -> LabelledImages:
+    """Labelled images of a folder or zip, with the model's labels. run: that the model is of, if it is of one."""
+    if not model.classes:
+        raise SettingsError(
+            "--data names images by class, but the model has no class names; give it some with "
+            "model.classes = [...] and save it again"
+        )
     (channels, size, _), fit = model.transform.shape, model.transform.fit
     given = open_data(
         data, size=size, fit=fit, channels=channels, skip_bad=skip_bad, least_classes=1, **reading.options()
     )
-    if given.fingerprint == run.data.fingerprint and given.test is None:
+    if run is not None and given.fingerprint == run.data.fingerprint and given.test is None:
         raise SettingsError(
             f"--data {data} is what the run was trained on, and would be judged whole, training images too; leave "
             "--data out to judge its test images, or say with --run-data that they are there now"
         )
     warn(*given.warnings)
-    return labelled_like(run, given, data)
+    return labelled_like(model.classes, given, data)

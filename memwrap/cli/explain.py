@@ -22,8 +22,9 @@ from memwrap.report.content import Content, Pictures
 from memwrap.report.making import Source, content_for, new_manifest, page_for
 from memwrap.report.page import HeatmapOptions
 from memwrap.report.records import as_record
-from memwrap.runs.folder import Run, open_run
-from memwrap.runs.reporting import source_of
+from memwrap.runs.evaluation import run_at
+from memwrap.runs.folder import Run
+from memwrap.runs.reporting import source_at
 from memwrap.seeds import generator
 from memwrap.store import write_file
 
@@ -66,9 +67,8 @@ def heatmap_options(
 def explain(path: Path, asked: Asked, wanted: Wanted, reading: Reading, device: str) -> None:
     """See `memwrap explain --help`."""
     _refuse_early(asked, wanted)
-    run = open_run(path)
-    source = source_of(run, device_named(device))
-    pictures, unreadable = _pictures(run, source, asked, reading)
+    source = source_at(path, device_named(device))
+    pictures, unreadable = _pictures(path, source, asked, reading)
     for each in unreadable:
         errors.print(f"{each.path}: cannot be explained, {each.reason}")
     if not len(pictures):
@@ -109,15 +109,18 @@ def _refuse_place(flag: str, path: Path) -> None:
         raise SettingsError(f"{flag} is {path}; expected a file in a folder that exists")
 
 
-def _pictures(run: Run, source: Source, asked: Asked, reading: Reading) -> tuple[Pictures, list[Unreadable]]:
+def _pictures(path: Path, source: Source, asked: Asked, reading: Reading) -> tuple[Pictures, list[Unreadable]]:
     """What is to be explained, and which files cannot be."""
     transform = source.model.transform
     if asked.files:
         read, unreadable = read_files(image_files(asked.files), transform.shape, transform.fit)
         stacked = torch.stack(list(read.values())) if read else torch.empty(0, *transform.shape)
         return Pictures(stacked, tuple(map(str, read)), None), unreadable
+    run = run_at(path)
     if asked.data is not None:
         images = other_images(run, source.model, asked.data, False, reading)
+    elif run is None:
+        raise SettingsError(f"{path}: is a model without a run, which has no images of its own; name some to explain")
     else:
         images = _own_images(run, asked, reading)
     chosen = torch.randperm(len(images), generator=generator(source.seed, "explained"))[: asked.limit].sort().values

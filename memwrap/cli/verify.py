@@ -11,8 +11,7 @@ from memwrap.cli.watch import reading_bars
 from memwrap.errors import DataError, RunError
 from memwrap.report.making import Source
 from memwrap.report.verifying import TOLERANCE, Difference, Report, read, verify
-from memwrap.runs.folder import open_run
-from memwrap.runs.reporting import source_of
+from memwrap.runs.reporting import source_at
 from memwrap.version import __version__
 
 
@@ -57,7 +56,7 @@ def _read(path: Path) -> Report:
 
 def _source(place: Path, device: str, given: bool) -> Source:
     try:
-        return source_of(open_run(place), device_named(device))
+        return source_at(place, device_named(device))
     except RunError as error:
         hint = "" if given else "; if the run that the report names has moved, give --run"
         raise RunError(f"{error}{hint}") from error

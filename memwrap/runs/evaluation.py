@@ -1,5 +1,6 @@
 """A run judged on its test images, or on any labelled ones: all scores in one record, and what had to be left out."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +34,17 @@ def finished_model(run: Run, device: torch.device | str = "cpu") -> Model:
     return model_of(run.path, settings, parts).to(device).eval()
 
 
+def run_at(path: Path) -> Run | None:
+    """The run in this folder; None where `model.save` put a model into a folder of its own."""
+    if (path / store.MANIFEST).exists() and not any((path / name).exists() for name in (RECORD, SPLITS)):
+        return None
+    return open_run(path)
+
+
 def model_at(path: Path, device: torch.device | str = "cpu") -> Model:
     """The model of a finished run, or one that `model.save` put into a folder of its own; in evaluation mode."""
-    if (path / store.MANIFEST).exists() and not any((path / name).exists() for name in (RECORD, SPLITS)):
-        return load(path, device=device)
-    return finished_model(open_run(path), device)
+    run = run_at(path)
+    return load(path, device=device) if run is None else finished_model(run, device)
 
 
 def evaluate_run(
@@ -116,13 +123,13 @@ def _memory_facts(model: Model) -> dict[str, Any] | None:
     return {"size": len(memory), "own_accuracy": agreeing}
 
 
-def labelled_like(run: Run, data: DataSet, where: Path | str) -> LabelledImages:
-    """The images of another data set with the run's labels; its test split, or all of it if it has none."""
+def labelled_like(classes: Sequence[str], data: DataSet, where: Path | str) -> LabelledImages:
+    """The images of another data set with the labels of a model's classes; its test split, or all if it has none."""
     images = data.test if data.test is not None else data.train
-    if unknown := [name for name in data.classes if name not in run.classes]:
+    if unknown := [name for name in data.classes if name not in classes]:
         raise DataError(
-            f"{where}: has classes that the run does not know ({', '.join(unknown[:5])}); "
-            f"it knows {', '.join(run.classes[:20])}"
+            f"{where}: has classes that the model does not know ({', '.join(unknown[:5])}); "
+            f"it knows {', '.join(classes[:20])}"
         )
-    numbers = torch.tensor([run.classes.index(name) for name in data.classes])
+    numbers = torch.tensor([classes.index(name) for name in data.classes])
     return LabelledImages(images.images, numbers[images.labels], images.names)

@@ -97,7 +97,7 @@ def test_labels_of_another_folder_are_the_names_of_its_folders(trained: Trained,
 def test_classes_that_the_run_does_not_know_are_named(trained: Trained, tmp_path: Path) -> None:
     other = photos(tmp_path / "other", classes=("cat", "zebra"))
     message = fails(3, "evaluate", trained.run, "--data", other)
-    assert "has classes that the run does not know (zebra); it knows cat, dog" in message
+    assert "has classes that the model does not know (zebra); it knows cat, dog" in message
 
 
 def test_bad_files_of_another_folder_can_be_left_out(trained: Trained, tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_training_images_among_others_are_counted(trained: Trained, tmp_path: Pa
 def test_new_images_of_one_class_can_be_judged(trained: Trained, tmp_path: Path) -> None:
     judged = succeeds("evaluate", trained.run, "--data", photos(tmp_path / "dogs", classes=["dog"], seed=5), "--json")
     assert [sum(row) for row in judged.json["remembered"]["confusion"]] == [0, 10]
-    assert "classes that the run does not know (wolf)" in fails(
+    assert "classes that the model does not know (wolf)" in fails(
         3, "evaluate", trained.run, "--data", photos(tmp_path / "wolves", classes=["wolf"])
     )
 

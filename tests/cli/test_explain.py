@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 from rich.cells import cell_len
 
+import memwrap
 from memwrap.cli import explain as command
 from memwrap.report.verifying import read
 from tests.cli import QUICK, Result, fails, photos, picture, run, run_apart, succeeds
@@ -257,7 +258,7 @@ def untouched(monkeypatch: pytest.MonkeyPatch) -> None:
     def touched(*_: object) -> None:
         raise AssertionError("a run was opened")
 
-    monkeypatch.setattr(command, "open_run", touched)
+    monkeypatch.setattr(command, "source_at", touched)
 
 
 @pytest.mark.usefixtures("untouched")
@@ -298,7 +299,7 @@ def test_numbers_that_make_no_sense_are_refused(flags: list[str]) -> None:
 def test_a_run_without_a_memory_cannot_explain(data: Path, out: Path) -> None:
     succeeds("train", data, "--out", out, *QUICK, "--variant", "standard", "--no-evaluate")
     message = fails(2, "explain", out, data)
-    assert "is a run of the variant standard, which has no memory to explain by" in message
+    assert "is a model of the variant standard, which has no memory to explain by" in message
     assert "train with --variant memory_wrap or only_memory" in message
 
 
@@ -338,7 +339,7 @@ def test_data_that_has_moved_is_found_where_one_says(data: Path, out: Path, tmp_
 
 def test_other_classes_than_the_runs_are_told(trained: Trained, tmp_path: Path) -> None:
     photos(tmp_path / "others", classes=("cat", "bird"))
-    assert "has classes that the run does not know (bird)" in fails(
+    assert "has classes that the model does not know (bird)" in fails(
         3, "explain", trained.run, "--data", tmp_path / "others"
     )
 
@@ -362,3 +363,54 @@ def test_the_unsure_are_counted(trained: Trained, tmp_path: Path) -> None:
     records = succeeds("explain", trained.run, "--json").json
     result = succeeds("explain", trained.run, "--html", tmp_path / "why.html")
     assert unsure_count(result)[1] == str(sum(record["uncertain"] for record in records))
+
+
+# A model without a run
+
+
+@pytest.fixture
+def alone(trained: Trained, tmp_path: Path) -> Path:
+    """The same model, as Python saves it."""
+    memwrap.load(trained.run).save(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_a_model_that_was_saved_from_python_explains_as_the_run_does(
+    trained: Trained, alone: Path, files: list[Path]
+) -> None:
+    expected = succeeds("explain", trained.run, *files, "--json").json
+    found = succeeds("explain", alone, *files, "--json").json
+    for record in expected:
+        for sample in record["samples"]:
+            sample["file"] = None  # which only a run knows
+    assert found == expected
+
+
+def test_its_report_can_be_verified(alone: Path, files: list[Path], tmp_path: Path) -> None:
+    succeeds("explain", alone, *files, "--html", tmp_path / "why.html")
+    assert succeeds("verify", tmp_path / "why.html").out.startswith("equal")
+
+
+def test_labelled_images_are_judged_by_it(alone: Path, tmp_path: Path) -> None:
+    other = photos(tmp_path / "other", count=3, seed=50)
+    records = succeeds("explain", alone, "--data", other, "--json").json
+    assert [record["true_label"] for record in records] == [0, 0, 0, 1, 1, 1]
+
+
+def test_it_has_no_images_of_its_own(alone: Path) -> None:
+    assert "is a model without a run, which has no images of its own; name some" in fails(2, "explain", alone)
+
+
+def test_class_names_are_needed_to_compare_with(alone: Path, tmp_path: Path) -> None:
+    model = memwrap.load(alone)
+    model.classes = None
+    model.save(alone)
+    message = fails(2, "explain", alone, "--data", photos(tmp_path / "other"))
+    assert "the model has no class names; give it some with model.classes" in message
+
+
+def test_a_memory_is_needed(alone: Path, files: list[Path]) -> None:
+    model = memwrap.load(alone)
+    model.forget()
+    model.save(alone)
+    assert "has no memory to explain by; give it one with model.remember(" in fails(2, "explain", alone, *files)

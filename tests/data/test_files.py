@@ -47,12 +47,12 @@ def test_good_files_are_read_and_the_bad_ones_kept_apart_with_the_reason(folder:
     assert unreadable == [Unreadable(str(folder / "letter.jpg"), "not an image")]
 
 
-def test_a_picture_is_fitted_as_one_says(folder: Path) -> None:
-    file = folder / "wide.png"
-    picture(file, 100, seed=3, size=8)
-    (cropped, _), (gray, _) = read_files([file], (3, 4, 8), "crop"), read_files([file], (1, 8, 8), "pad")
-    assert cropped[file].shape == (3, 4, 8)
-    assert gray[file].shape == (1, 8, 8)
+@pytest.mark.parametrize("fit", ["crop", "pad", "stretch"])
+@pytest.mark.parametrize("shape", [(3, 4, 8), (1, 5, 5)])
+def test_a_picture_is_fitted_as_one_says(folder: Path, shape: tuple[int, int, int], fit: str) -> None:
+    file = folder / "b.png"
+    (pixels, _) = read_files([file], shape, fit)
+    assert pixels[file].equal(read_picture(file.read_bytes(), shape, fit))
 
 
 def test_files_that_cannot_be_opened_have_a_reason(folder: Path) -> None:

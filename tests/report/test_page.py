@@ -293,7 +293,17 @@ TAGS = (
 
 
 def test_hostile_names_make_no_elements_and_are_there_as_text(model: MemoryClassifier) -> None:
-    names = (*HOSTILE, "a'b\"c`d", "<!-- -->", "]]>", "&lt;b&gt;", "\u202egnp.exe", "{% raw %}")
+    names = (
+        *HOSTILE,
+        "a'b\"c`d",
+        "<!-- -->",
+        "]]>",
+        "&lt;b&gt;",
+        "</script x",
+        "<!--<script>",
+        "\u202egnp.exe",
+        "{% raw %}",
+    )
     world = told(
         model,
         noise(len(names)),

@@ -284,7 +284,7 @@ def relabelled(data: DataSet, classes: str, test: LabelledImages | None = None) 
 def test_classes_in_another_order_are_judged_by_their_names(run: tuple[Run, Model], data: DataSet) -> None:
     opened, model = run
     test = replace(data, train=opened.splits.of(data, "test"))
-    judged = labelled_like(opened, relabelled(test, "5678901234"), "other")
+    judged = labelled_like(opened.classes, relabelled(test, "5678901234"), "other")
     assert torch.equal(judged.labels, test.train.labels)
     assert judged.names == test.train.names
     record = evaluate_run(opened, model, data, judged, "other")
@@ -293,7 +293,7 @@ def test_classes_in_another_order_are_judged_by_their_names(run: tuple[Run, Mode
 
 def test_some_of_the_classes_will_do(run: tuple[Run, Model], data: DataSet) -> None:
     opened, model = run
-    judged = labelled_like(opened, relabelled(data, "73"), "other")
+    judged = labelled_like(opened.classes, relabelled(data, "73"), "other")
     assert set(judged.labels.tolist()) == {3, 7}
     scores = evaluate_run(opened, model, data, judged, "other")["remembered"]
     assert [number for number, each in enumerate(scores["class_accuracies"]) if each is not None] == [3, 7]
@@ -302,13 +302,13 @@ def test_some_of_the_classes_will_do(run: tuple[Run, Model], data: DataSet) -> N
 
 def test_classes_that_the_run_does_not_know_are_refused(run: tuple[Run, Model], data: DataSet) -> None:
     other = replace(relabelled(data, "01"), classes=("0", "letter O"))
-    message = "some/folder: has classes that the run does not know (letter O); it knows 0, 1, 2, 3"
+    message = "some/folder: has classes that the model does not know (letter O); it knows 0, 1, 2, 3"
     with pytest.raises(DataError, match=re.escape(message)):
-        labelled_like(run[0], other, "some/folder")
+        labelled_like(run[0].classes, other, "some/folder")
 
 
 def test_the_test_split_of_other_data_is_judged_if_it_has_one(run: tuple[Run, Model], data: DataSet) -> None:
     test = replace(data.train.at(torch.arange(5)), labels=torch.tensor([0, 0, 1, 1, 1]))
-    judged = labelled_like(run[0], relabelled(data, "98", test), "other")
+    judged = labelled_like(run[0].classes, relabelled(data, "98", test), "other")
     assert judged.labels.tolist() == [9, 9, 8, 8, 8]
     assert judged.names == test.names

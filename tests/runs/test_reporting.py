@@ -13,7 +13,7 @@ from memwrap.data.sources import open_data
 from memwrap.recipes import recipe
 from memwrap.report.page import memory_pixels
 from memwrap.runs.folder import Run, open_run
-from memwrap.runs.reporting import source_of
+from memwrap.runs.reporting import source_at
 from memwrap.runs.training import begin
 from memwrap.settings import with_changes
 from tests.cli import photos
@@ -38,14 +38,14 @@ def test_a_source_says_where_the_run_is_and_its_seed(
 ) -> None:
     trained(tmp_path / "run", data, seed=5)
     monkeypatch.chdir(tmp_path)
-    source = source_of(open_run(Path("run")))
+    source = source_at(Path("run"))
     assert source.path == str(tmp_path / "run")
     assert source.seed == 5
     assert not source.model.training
 
 
 def test_memory_images_are_called_as_their_files(data: DataSet, tmp_path: Path) -> None:
-    source = source_of(trained(tmp_path / "run", data, remember=7))
+    source = source_at(trained(tmp_path / "run", data, remember=7).path)
     pixels = memory_pixels(source.model)
     assert len(source.memory_names) == len(pixels) == 7
     assert len(set(source.memory_names)) == 7
@@ -61,21 +61,23 @@ def test_a_run_that_does_not_tell_their_names_has_none(data: DataSet, tmp_path: 
     for names in (None, ["one.png"], "many"):
         stored["training"]["remembered_names"] = names
         file.write_text(json.dumps(stored))
-        assert source_of(open_run(tmp_path / "run")).memory_names is None
+        assert source_at(tmp_path / "run").memory_names is None
 
 
 def test_a_run_without_a_memory_is_refused(data: DataSet, tmp_path: Path) -> None:
     run = trained(tmp_path / "run", data, variant="standard")
-    with pytest.raises(SettingsError, match="a run of the variant standard, which has no memory to explain by; train"):
-        source_of(run)
+    with pytest.raises(
+        SettingsError, match="a model of the variant standard, which has no memory to explain by; train"
+    ):
+        source_at(run.path)
 
 
 def test_a_run_that_is_not_finished_is_refused(data: DataSet, tmp_path: Path) -> None:
     run = trained(tmp_path / "run", data, steps=0, epochs=3)
     with pytest.raises(RunError, match="not finished"):
-        source_of(run)
+        source_at(run.path)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_the_model_is_where_one_wants_it(data: DataSet, tmp_path: Path) -> None:
-    assert source_of(trained(tmp_path / "run", data), "cuda").model.reference.is_cuda
+    assert source_at(trained(tmp_path / "run", data).path, "cuda").model.reference.is_cuda
