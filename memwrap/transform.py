@@ -81,12 +81,12 @@ class Transform:
         return pixels_of(Image.fromarray(rows), self.shape, self.fit).to(pixels.device)
 
 
-def normalised(pixels: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    """Pixels uint8, or float from 0 to 255, (..., C, H, W) -> (pixels / 255 - mean) / std"""
+def normalised(pixels: Tensor, mean: Sequence[float] | Tensor, std: Sequence[float] | Tensor) -> Tensor:
+    """Pixels uint8, or float from 0 to 255, (..., C, H, W) -> (pixels / 255 - mean) / std, by channel"""
     images = pixels.float() / 255
     return (images - _columns(mean, images)) / _columns(std, images)
 
 
-def _columns(values: Sequence[float], images: Tensor) -> Tensor:
+def _columns(values: Sequence[float] | Tensor, images: Tensor) -> Tensor:
     """One value for each channel, as (C, 1, 1) beside images (..., C, H, W)"""
-    return torch.tensor(values, dtype=images.dtype, device=images.device).reshape(-1, 1, 1)
+    return torch.as_tensor(values, dtype=images.dtype, device=images.device).reshape(-1, 1, 1)

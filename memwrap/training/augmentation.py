@@ -35,7 +35,11 @@ def draw(count: int, generator: torch.Generator) -> Tensor:
 
 
 def prepared(
-    pixels: Tensor, numbers: Tensor, changes: Sequence[str], mean: Sequence[float], std: Sequence[float]
+    pixels: Tensor,
+    numbers: Tensor,
+    changes: Sequence[str],
+    mean: Sequence[float] | Tensor,
+    std: Sequence[float] | Tensor,
 ) -> Tensor:
     """pixels uint8 (n, C, H, W), numbers (n, NUMBERS) -> normalised images (n, C, H, W), changed at random
 
@@ -47,7 +51,11 @@ def prepared(
 
 
 def _changed(
-    images: Tensor, numbers: Tensor, changes: Sequence[str], mean: Sequence[float], std: Sequence[float]
+    images: Tensor,
+    numbers: Tensor,
+    changes: Sequence[str],
+    mean: Sequence[float] | Tensor,
+    std: Sequence[float] | Tensor,
 ) -> Tensor:
     if "colour" in changes:
         images = _recoloured(images, numbers[:, _COLOUR])

@@ -20,7 +20,7 @@ from memwrap.settings import Settings, SettledSettings
 from memwrap.training import augmentation
 from memwrap.training.plan import Plan, PlannedStep
 from memwrap.training.schedule import learning_rate
-from memwrap.training.step import Batch, Encode, Outcome, training_step
+from memwrap.training.step import Batch, Encode, Outcome, in_two_passes, training_step
 
 # For each tensor of indices (n,) in turn what `Encode` takes: pixels (n, C, H, W), or encodings (n, D).
 RowsInBatches = Callable[[Iterable[Tensor]], Iterator[Tensor]]
@@ -82,7 +82,7 @@ class Trainer:
                 check_size(settings.memory_size, len(data))
         if has_memory and sampler is None and settings.batch_size < 2:
             raise SettingsError("batch_size is 1, and the batch is to be its own memory; expected at least 2")
-        self.model, self.settings = model, settings
+        self.model, self.settings, self.images = model, settings, data.images
         self.progress = progress or Progress()
         self.plan = Plan(data.labels, settings.batch_size, sampler if has_memory else None, settings.seed)
         self.steps = settings.epochs * self.plan.steps_per_epoch
@@ -169,11 +169,13 @@ class Trainer:
             # A frozen encoder gives the same encoding every time: each image is encoded once.
             encodings = encode_all(self.model, images)
             self._rows: RowsInBatches = lambda indices: (encodings[each.to(self.device)] for each in indices)
-            self._encode: Encode = lambda encodings, _: encodings
+            self._encode: Encode = lambda encodings, _, __: encodings
             return
         self._rows = (images.to(self.device) if isinstance(images, HeldImages) else images).batches
-        self._encode = lambda pixels, numbers: self.model.encode(
-            augmentation.prepared(pixels, numbers, settings.augment, transform.mean, transform.std)
+        self._encode = in_two_passes(
+            lambda pixels, numbers: self.model.encode(
+                augmentation.prepared(pixels, numbers, settings.augment, transform.mean, transform.std)
+            )
         )
 
 

@@ -10,8 +10,9 @@ from torch.optim import Optimizer
 
 from memwrap.layer import MemoryWrap
 
-# Rows, such as pixels uint8 (n, C, H, W), and uniform numbers (n, K) for their random changes -> encodings (n, D).
-Encode = Callable[[Tensor, Tensor], Tensor]
+# Rows, such as pixels uint8 (n, C, H, W), uniform numbers (n, K) for their random changes, and how many of the rows are
+# inputs -> encodings (n, D). The others, a memory, are encoded as if in a pass of their own.
+Encode = Callable[[Tensor, Tensor, int], Tensor]
 
 
 @dataclass(frozen=True)
@@ -60,18 +61,26 @@ def training_step(
     return Outcome(loss.detach(), correct)
 
 
-def batch_logits(layer: nn.Module, encode: Encode, batch: Batch) -> Tensor:
-    """Logits (B, C) of the inputs.
+def in_two_passes(encode: Callable[[Tensor, Tensor], Tensor]) -> Encode:
+    """What encodes rows in one pass, made to encode inputs and memory apart: batch normalisation never mixes them."""
 
-    The memory goes through the encoder in a pass of its own. With none, each half of the batch is the memory of the
-    other, for a single pass.
-    """
+    def encode_both(rows: Tensor, numbers: Tensor, inputs: int) -> Tensor:
+        encodings = encode(rows[:inputs], numbers[:inputs])
+        if len(rows) == inputs:
+            return encodings
+        return torch.cat([encodings, encode(rows[inputs:], numbers[inputs:])])
+
+    return encode_both
+
+
+def batch_logits(layer: nn.Module, encode: Encode, batch: Batch) -> Tensor:
+    """Logits (B, C) of the inputs. Without a memory of its own, each half of the batch is the memory of the other."""
     inputs = len(batch.labels)
-    encodings = encode(batch.rows[:inputs], batch.numbers[:inputs])
+    encodings = encode(batch.rows, batch.numbers, inputs)
     if not isinstance(layer, MemoryWrap):
         logits: Tensor = layer(encodings)
         return logits
     if len(batch.rows) > inputs:
-        return layer.forward(encodings, encode(batch.rows[inputs:], batch.numbers[inputs:]))
+        return layer.forward(encodings[:inputs], encodings[inputs:])
     first, second = encodings.tensor_split(2)
     return torch.cat([layer(first, second), layer(second, first)])

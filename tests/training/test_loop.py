@@ -26,7 +26,7 @@ from memwrap.training.loop import EpochMetrics, Moment, Progress, optimizer_for,
 from memwrap.training.plan import Plan
 from memwrap.training.schedule import learning_rate
 from memwrap.training.state import optimizer_tensors, restore_optimizer
-from memwrap.training.step import Batch, Outcome, training_step
+from memwrap.training.step import Batch, Outcome, in_two_passes, training_step
 from tests.training.toys import IMAGES, same_weights, toy_data, toy_model, toy_settings, trained
 
 STEPS = 8  # of the toy settings
@@ -217,7 +217,7 @@ def test_a_frozen_encoder_s_shortcut_changes_nothing(variant: str, memory: str) 
         training_step(
             model.layer,
             optimizer,
-            lambda pixels, _: model.encode(model.transform(pixels)),
+            in_two_passes(lambda pixels, _: model.encode(model.transform(pixels))),
             batch,
             settings.label_smoothing,
             settings.clip,

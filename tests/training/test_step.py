@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 import memwrap
 from memwrap.loading import Model
-from memwrap.training.step import Batch, Outcome, training_step
+from memwrap.training.step import Batch, Outcome, in_two_passes, training_step
 
 LR, MOMENTUM, DECAY = 0.1, 0.9, 5e-4
 CLASSES = 4
@@ -41,7 +41,7 @@ def step(model: Model, batch: Batch, optimizer: torch.optim.Optimizer | None = N
     return training_step(
         model.layer,
         optimizer or new_optimizer(model),
-        lambda pixels, numbers: model.encode(as_images(pixels, numbers)),
+        in_two_passes(lambda pixels, numbers: model.encode(as_images(pixels, numbers))),
         batch,
         **options,
     )
@@ -179,7 +179,7 @@ def test_no_half_of_a_batch_is_its_own_memory() -> None:
     memories = []
     layer.register_forward_hook(lambda _, inputs, __: memories.append(inputs))
     labels = torch.zeros(5).long()
-    training_step(layer, new_optimizer(layer), lambda pixels, _: pixels, Batch(encodings, torch.rand(5, 16), labels))
+    training_step(layer, new_optimizer(layer), lambda rows, _, __: rows, Batch(encodings, torch.rand(5, 16), labels))
     (first, its_memory), (second, second_memory) = memories
     assert torch.equal(torch.cat([first, second]), encodings)
     assert torch.equal(its_memory, second)
@@ -246,7 +246,7 @@ def test_in_bfloat16_the_encoder_is_rounded_and_weights_are_not(samples: int) ->
         return training_step(
             of.layer,
             new_optimizer(of, lr=0.01),
-            lambda pixels, numbers: of.encode(as_images(pixels, numbers).float()),
+            in_two_passes(lambda pixels, numbers: of.encode(as_images(pixels, numbers).float())),
             batch,
             precision=precision,
         )
