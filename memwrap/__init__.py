@@ -20,8 +20,10 @@ from memwrap.errors import (
 from memwrap.version import __version__
 
 if TYPE_CHECKING:
-    from memwrap import encoders
+    from memwrap import attribution, encoders
     from memwrap.attention import sparsemax
+    from memwrap.explanation import Explanation, MemorySample
+    from memwrap.flip_set import FlipSet
     from memwrap.layer import MemoryWrap, Reading
     from memwrap.loading import load
     from memwrap.memory import RememberedMemory
@@ -32,7 +34,10 @@ if TYPE_CHECKING:
 
 # Loaded when they are first asked for: torch takes seconds, and `memwrap --help` has no use for it.
 _HOMES = {
+    "Explanation": "memwrap.explanation",
+    "FlipSet": "memwrap.flip_set",
     "MemoryClassifier": "memwrap.model",
+    "MemorySample": "memwrap.explanation",
     "MemoryWrap": "memwrap.layer",
     "Reading": "memwrap.layer",
     "RememberedMemory": "memwrap.memory",
@@ -43,11 +48,16 @@ _HOMES = {
     "wrap": "memwrap.wrapping",
 }
 
+_ROOMS = ("attribution", "encoders")
+
 __all__ = [
     "DataError",
+    "Explanation",
+    "FlipSet",
     "InputError",
     "LoadError",
     "MemoryClassifier",
+    "MemorySample",
     "MemoryWrap",
     "MemwrapError",
     "NoMemoryError",
@@ -63,6 +73,7 @@ __all__ = [
     "Transform",
     "WrapError",
     "__version__",
+    "attribution",
     "encoders",
     "load",
     "sparsemax",
@@ -71,8 +82,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "encoders":
-        return import_module("memwrap.encoders")
+    if name in _ROOMS:
+        return import_module(f"memwrap.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'memwrap' has no attribute {name!r}")
     value = getattr(import_module(_HOMES[name]), name)

@@ -13,7 +13,7 @@ from memwrap.errors import InputError, NoMemoryError, StaleMemoryError, brief
 from memwrap.explanation import Explanation, explain
 from memwrap.layer import MemoryWrap, Reading
 from memwrap.memory import RememberedMemory, Snapshot
-from memwrap.precision import exact_products
+from memwrap.precision import exact_convolutions, exact_products
 from memwrap.store import Parts
 from memwrap.tracing import eager
 from memwrap.what_if import WhatIf
@@ -66,12 +66,11 @@ class MemoryClassifier(EncoderModel):
         In evaluation mode and full precision, without gradients. effects: whether to compute, beside each used sample's
         weight, what taking it out would change.
         """
-        with in_evaluation(self):
+        with in_evaluation(self), exact_products(self.reference), exact_convolutions(self.reference):
             memory = self._usable_memory(images)
             encodings = self.encode(images)
-            with exact_products(encodings):
-                reading = self.layer.read_prepared(encodings, memory.prepared())
-                return explain(reading, WhatIf(self.layer, encodings, memory), effects)
+            reading = self.layer.read_prepared(encodings, memory.prepared())
+            return explain(reading, WhatIf(self.layer, encodings, memory), effects)
 
     def remember(self, images: Tensor, labels: Tensor | Sequence[int], chunk_size: int = 128) -> None:
         """Encode a memory once, in evaluation mode, in full precision, and keep it for all later predictions.
@@ -86,7 +85,7 @@ class MemoryClassifier(EncoderModel):
         check_labels(labels, len(images), self.layer.num_classes)
         check_sizes(chunk_size=chunk_size)
         device = self.reference.device
-        with in_evaluation(self):
+        with in_evaluation(self), exact_products(self.reference), exact_convolutions(self.reference):
             chunks = torch.split(images, chunk_size)
             encodings = torch.cat([self.encode(chunk.to(device)) for chunk in chunks])
             images = images.detach().to(device, copy=True)

@@ -92,7 +92,8 @@ def _independent(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def write_file(path: Path, content: bytes) -> None:
     """Write to disk under another name, then take the name in one step."""
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")  # no other process or thread has this name
+    # No other process or thread has this name; and it is short, as the file's own may be as long as names can be.
+    partial = path.with_name(f".memwrap.{secrets.token_hex(8)}.partial")
     try:
         with partial.open("wb") as file:
             file.write(content)

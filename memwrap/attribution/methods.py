@@ -4,13 +4,11 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from memwrap.attribution.explained import Explained
 from memwrap.errors import InputError
-from memwrap.surgery import random_state_kept
 
 Result = TypeVar("Result")
 # For each argument of f its attributions, in its shape: (1, C, H, W) and, if samples move, (1, k, C, H, W).
@@ -24,8 +22,6 @@ CPU_AT_ONCE = 256  # images: more is no faster there
 
 WINDOW = 1 / 8  # of occlusion, as a part of the shorter side; it moves by half of itself
 ROWS = 64  # to a pass at most, of all methods but integrated gradients
-DRAWS = 64  # of gradient_shap: points drawn along the path
-NOISE = 0.1  # of gradient_shap, as a part of the deviation that images were normalised with
 
 
 class Room:
@@ -116,36 +112,17 @@ def _occlusion(explained: Explained, baselines: Attributions, rows: int) -> Attr
     return found
 
 
-def _gradient_shap(explained: Explained, baselines: Attributions, rows: int) -> Attributions:
-    """Gradients at points drawn along the path, with noise; every image meets the same draws."""
-    method, arguments = captum_attr().GradientShap(explained), explained.arguments()
-    total = tuple(torch.zeros_like(argument) for argument in arguments)
-    # Captum draws from the global generators, NumPy's among them.
-    numpy_state = np.random.get_state()
-    try:
-        with random_state_kept(explained.model):
-            torch.manual_seed(0)
-            np.random.seed(0)
-            for start in range(0, DRAWS, rows):
-                draws = min(rows, DRAWS - start)
-                found = method.attribute(arguments, baselines, n_samples=draws, stdevs=NOISE)
-                total = tuple(sum_ + draws / DRAWS * part for sum_, part in zip(total, found, strict=True))
-    finally:
-        np.random.set_state(numpy_state)
-    return total
-
-
 def _leaves(explained: Explained) -> Attributions:
     """The arguments as captum wants those of a method that takes their gradient."""
     return tuple(argument.requires_grad_() for argument in explained.arguments())
 
 
 # All but integrated gradients: they need no steps, and do not promise to add up to f(x) - f(baseline). DeepLift is not
-# among them: it wants rules for every nonlinearity, and has none for sparsemax.
+# among them: it wants rules for every nonlinearity, and has none for sparsemax. Nor is any that draws random points,
+# as GradientShap does: on another device they would be others, and a report with such maps could not be verified.
 ONE_SHOT: dict[str, Callable[[Explained, Attributions, int], Attributions]] = {
     "saliency": _saliency,
     "input_x_gradient": _input_x_gradient,
     "occlusion": _occlusion,
-    "gradient_shap": _gradient_shap,
 }
 METHODS = (INTEGRATED_GRADIENTS, *ONE_SHOT)

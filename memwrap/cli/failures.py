@@ -1,8 +1,10 @@
 """What a failing command prints, and the number that it ends with."""
 
+import errno
 import sys
 import traceback
 
+from memwrap.cli.visible import visible
 from memwrap.errors import (
     DataError,
     InputError,
@@ -40,13 +42,16 @@ def report(error: BaseException, debug: bool) -> int:
     if debug:
         traceback.print_exception(error)
     if isinstance(error, MemwrapError):
-        print(f"memwrap: {error}", file=sys.stderr)
+        print(f"memwrap: {visible(str(error))}", file=sys.stderr)
         return next((code for kind, code in CODES.items() if isinstance(error, kind)), UNEXPECTED)
     if _is_out_of_memory(error):
         print(
             "memwrap: the GPU has too little memory; try a smaller --batch-size, --size or --encoder", file=sys.stderr
         )
         return UNEXPECTED
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        print("memwrap: there is no room left for what is to be written", file=sys.stderr)
+        return CODES[SaveError]
     hint = "" if debug else "; --debug shows where"
     print(f"memwrap: unexpected error, {brief(error)}{hint}", file=sys.stderr)
     return UNEXPECTED

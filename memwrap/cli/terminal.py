@@ -7,12 +7,20 @@ import torch
 from rich.console import Console
 from rich.text import Text
 
+from memwrap.cli.visible import visible
 from memwrap.errors import SettingsError
+
+
+class _VisibleText(Console):
+    """A console on which the names of files and classes, which anybody may have chosen, move no cursor."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(visible(text), **options)
 
 
 def plain_console(stderr: bool = False) -> Console:
     """A console that shows text as it is: a class may be called [red] or :cat:. Lines are not broken."""
-    return Console(stderr=stderr, soft_wrap=True, markup=False, emoji=False, highlight=False)
+    return _VisibleText(stderr=stderr, soft_wrap=True, markup=False, emoji=False, highlight=False)
 
 
 errors = plain_console(stderr=True)

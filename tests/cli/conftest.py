@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli import QUICK, photos, succeeds
+from tests.cli import QUICK, photos, picture, succeeds
 
 
 @dataclass(frozen=True)
@@ -34,3 +34,14 @@ def data(tmp_path: Path) -> Path:
 def out(tmp_path: Path) -> Path:
     """Where a run may be made."""
     return tmp_path / "run"
+
+
+@pytest.fixture
+def mixture(tmp_path: Path) -> Path:
+    """A folder of good and bad files, in none of the classes' folders."""
+    folder = tmp_path / "mixture"
+    picture(folder / "a.png", 0, seed=70)
+    picture(folder / "deep" / "b.png", 180, seed=71, size=20)
+    (folder / "empty.png").touch()
+    (folder / "letter.jpg").write_text("Dear Sir or Madam")
+    return folder

@@ -13,17 +13,6 @@ from tests.cli import fails, picture, run, run_apart, succeeds
 from tests.cli.conftest import Trained
 
 
-@pytest.fixture
-def mixture(tmp_path: Path) -> Path:
-    """A folder of good and bad files, in none of the classes' folders."""
-    folder = tmp_path / "mixture"
-    picture(folder / "a.png", 0, seed=70)
-    picture(folder / "deep" / "b.png", 180, seed=71, size=20)
-    (folder / "empty.png").touch()
-    (folder / "letter.jpg").write_text("Dear Sir or Madam")
-    return folder
-
-
 def test_each_image_has_a_line_with_class_and_probability(trained: Trained) -> None:
     files = [trained.data / "cat" / "0.png", trained.data / "dog" / "1.png"]
     result = succeeds("predict", trained.run, *files)
