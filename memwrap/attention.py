@@ -17,8 +17,13 @@ from memwrap.tracing import eager
 # Under the root of a squared norm, as in the published code: a zero encoding is similar to nothing, not NaN.
 EPSILON = 1e-6
 
-# From so many scores on, the largest eighth is looked at before all are sorted: a trained model's support lies in it.
+# From so many scores on, the largest few are looked at before all are sorted: a trained model's support lies in them.
 MANY_SCORES = 1024
+LARGEST = 64
+MORE = 8  # times as many, if they were not enough
+
+# Beyond so many scores of a batch, they are computed a part of the memory at a time and never held together.
+SCORES_AT_ONCE = 1 << 26
 
 
 def sparsemax(scores: Tensor, dim: int = -1) -> Tensor:
@@ -69,6 +74,55 @@ def memory_vector(weights: Tensor, memory: Tensor) -> Tensor:
         return (weights.unsqueeze(1) @ memory).squeeze(1)
 
 
+def large_memory_vector(queries: Tensor, query_scales: Tensor, keys: Tensor, key_scales: Tensor) -> Tensor:
+    """What `memory_vector` gives for the `content_weights`, with neither all scores nor all weights held at a time.
+
+    queries (B, D), keys (M, D), query_scales (B,), key_scales (M,): their `inverse_norms` -> (B, D). Without gradients.
+    """
+    return _large_memory_vector(queries, query_scales, keys, key_scales, LARGEST)
+
+
+def _large_memory_vector(
+    queries: Tensor, query_scales: Tensor, keys: Tensor, key_scales: Tensor, looked_at: int
+) -> Tensor:
+    rows = max(1, SCORES_AT_ONCE // (2 * looked_at))
+    if len(queries) > rows:
+        parts = zip(torch.split(queries, rows), torch.split(query_scales, rows), strict=True)
+        return torch.cat([_large_memory_vector(*part, keys, key_scales, looked_at) for part in parts])
+    scores, samples = _largest_scores(queries, query_scales, keys, key_scales, min(looked_at, len(keys)))
+    scores = scores - scores[:, :1]
+    threshold = _threshold_of_sorted(scores, 1)
+    weights = (scores - threshold).clamp(min=0)
+    vectors = torch.nn.functional.embedding_bag(
+        samples, in_full_precision(keys), mode="sum", per_sample_weights=weights
+    )
+    if looked_at < len(keys):
+        left = (~_suffice(scores[:, -1:], threshold)).squeeze(1).nonzero().squeeze(1)
+        if len(left):
+            vectors[left] = _large_memory_vector(queries[left], query_scales[left], keys, key_scales, looked_at * MORE)
+    return vectors
+
+
+def _largest_scores(
+    queries: Tensor, query_scales: Tensor, keys: Tensor, key_scales: Tensor, count: int
+) -> tuple[Tensor, Tensor]:
+    """The largest similarities (B, count), falling, and the samples that they are with, (B, count)."""
+    at_once = max(count, SCORES_AT_ONCE // len(queries))
+    found: tuple[Tensor, Tensor] | None = None
+    for start in range(0, len(keys), at_once):
+        part = slice(start, start + at_once)
+        scores = similarities(queries, query_scales, keys[part], key_scales[part])
+        largest, samples = scores.topk(min(count, scores.shape[1]), dim=1)
+        samples = samples + start
+        if found is not None:
+            largest, samples = torch.cat([found[0], largest], dim=1), torch.cat([found[1], samples], dim=1)
+            largest, places = largest.topk(min(count, largest.shape[1]), dim=1)
+            samples = samples.gather(1, places)
+        found = largest, samples
+    assert found is not None  # as a memory has samples
+    return found
+
+
 def inverse_norms(vectors: Tensor) -> Tensor:
     """One over each vector's length, (..., D) -> (...), float32 at least.
 
@@ -105,12 +159,19 @@ def _threshold(scores: Tensor, dim: int) -> Tensor:
     """What sparsemax takes off each score, so that the positive rest sums to one; `dim` shrinks to length 1."""
     count = scores.shape[dim]
     if eager(scores) and count >= MANY_SCORES:  # in this order, as a trace must not depend on the count
-        largest = scores.topk(count // 8, dim).values
-        threshold = _threshold_of_sorted(largest, dim)
-        # Where even the least of the largest lies below the threshold, so do all that were left out.
-        if bool((largest.narrow(dim, -1, 1) <= threshold).all()):
-            return threshold
+        looked_at = LARGEST
+        while looked_at * MORE <= count:
+            largest = scores.topk(looked_at, dim).values
+            threshold = _threshold_of_sorted(largest, dim)
+            if bool(_suffice(largest.narrow(dim, -1, 1), threshold).all()):
+                return threshold
+            looked_at *= MORE
     return _threshold_of_sorted(scores.sort(dim, descending=True).values, dim)
+
+
+def _suffice(least: Tensor, threshold: Tensor) -> Tensor:
+    """Where even the least of the largest scores lies below their threshold, so do all that were left out."""
+    return least <= threshold
 
 
 def _threshold_of_sorted(descending: Tensor, dim: int) -> Tensor:

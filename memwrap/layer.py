@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from memwrap.attention import content_weights, inverse_norms, memory_vector
+from memwrap.attention import content_weights, inverse_norms, large_memory_vector, memory_vector
 from memwrap.checks import check_encodings, check_keep, check_logits, check_memory, check_scales, check_sizes
 from memwrap.errors import InputError
 from memwrap.precision import exact_products, without_autocast
@@ -14,6 +14,8 @@ from memwrap.tracing import eager
 
 VARIANTS = ("memory_wrap", "only_memory")
 HEADS = ("mlp", "linear")
+
+LARGE_MEMORY = 4096  # samples: from here on it pays to look at the highest scores alone
 
 
 @dataclass(frozen=True)
@@ -119,8 +121,26 @@ class MemoryWrap(nn.Module):
         return Reading(logits, weights, memory_vector(weights, memory.encodings))
 
     def forward_prepared(self, encodings: Tensor, memory: PreparedMemory) -> Tensor:
-        """encodings (B, D) -> what `forward` gives for the memory that was prepared, logits (B, C)"""
+        """encodings (B, D) -> what `forward` gives for the memory that was prepared, logits (B, C)
+
+        Without gradients, a memory may be so large that its weights for a batch would fit nowhere.
+        """
+        if (
+            len(memory.encodings) >= LARGE_MEMORY
+            and eager(encodings)
+            and not (torch.is_grad_enabled() and encodings.requires_grad)
+        ):
+            return self._judge_by_few(encodings, memory)
         return self._judge(encodings, memory, None)[0]
+
+    def _judge_by_few(self, encodings: Tensor, memory: PreparedMemory) -> Tensor:
+        """The same, from the few samples of the highest scores: encodings (B, D) -> logits (B, C)"""
+        check_encodings(encodings, self.in_features)
+        queries, scales = self.projected(encodings, "encodings", checked=True)
+        vector = large_memory_vector(queries, scales, memory.encodings, memory.scales)
+        logits: Tensor = self.head(self._features(queries, vector))
+        check_logits(logits)
+        return logits
 
     def _judge(self, encodings: Tensor, memory: PreparedMemory, keep: Tensor | None) -> tuple[Tensor, Tensor]:
         """encodings (B, D) -> logits (B, C) and weights (B, M)"""

@@ -248,3 +248,54 @@ def test_settings_for_reduced_precision_are_off_within_and_back_afterwards(monke
         assert [backend.fp32_precision for backend in backends] == allowed
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+# A large memory
+
+
+def slow_memory_vector(queries: Tensor, keys: Tensor) -> Tensor:
+    """All scores, all weights, in float64."""
+    queries, keys = queries.double(), keys.double()
+    weights = content_weights(queries, inverse_norms(queries), keys, inverse_norms(keys))
+    return memory_vector(weights, keys)
+
+
+@pytest.mark.parametrize("at_once", [1, 7, 300, 10**6])
+@pytest.mark.parametrize("samples", [1, 5, 63, 64, 65, 700])
+def test_a_large_memory_gives_the_same_vector_however_few_scores_are_held(
+    samples: int, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "SCORES_AT_ONCE", at_once)
+    torch.manual_seed(samples)
+    keys = torch.randn(samples, 6)
+    queries = torch.randn(9, 6)
+    found = attention.large_memory_vector(queries, inverse_norms(queries), keys, inverse_norms(keys))
+    assert_close(found.double(), slow_memory_vector(queries, keys), atol=1e-5, rtol=1e-4)
+
+
+def test_a_large_memory_of_which_all_is_used() -> None:
+    """Many more samples than are looked at first: all alike for some inputs, nearly so for others."""
+    torch.manual_seed(0)
+    # As alike as can be in direction, and of different lengths, which the mean of all shows.
+    alike = (1 + torch.arange(900).unsqueeze(1) / 100) * (torch.ones(900, 3) + 1e-4 * torch.randn(900, 3))
+    keys = torch.cat([alike, -torch.eye(3)])
+    queries = torch.cat([torch.ones(2, 3), -torch.eye(3)])
+    found = attention.large_memory_vector(queries, inverse_norms(queries), keys, inverse_norms(keys))
+    assert_close(found.double(), slow_memory_vector(queries, keys), atol=1e-5, rtol=1e-4)
+    weights = content_weights(queries, inverse_norms(queries), keys, inverse_norms(keys))
+    assert int((weights[0] > 0).sum()) > 800, "else nothing is tested"
+
+
+def test_of_a_large_memory_never_all_scores_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "SCORES_AT_ONCE", 4000)
+    held, plain = [], attention.similarities
+
+    def watched(*arguments: Tensor) -> Tensor:
+        held.append(plain(*arguments))
+        return held[-1]
+
+    monkeypatch.setattr(attention, "similarities", watched)
+    keys, queries = torch.randn(5000, 4), torch.randn(10, 4)
+    attention.large_memory_vector(queries, inverse_norms(queries), keys, inverse_norms(keys))
+    assert max(each.numel() for each in held) <= 4000
+    assert sum(each.shape[1] for each in held if len(each) == 10) >= 5000

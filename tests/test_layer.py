@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy
 from torch.testing import assert_close
 
 from memwrap import InputError, MemoryWrap, NonFiniteError
+from memwrap import layer as layer_module
 
 PUBLISHED = {"memory_wrap": memorywrap.MemoryWrapLayer, "only_memory": memorywrap.BaselineMemory}
 TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-10}
@@ -270,3 +271,26 @@ def test_a_head_with_nan_does_not_stay_silent() -> None:
 def test_options_that_do_not_exist_are_refused(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=re.escape(message)):
         MemoryWrap(6, 3, **arguments)
+
+
+@pytest.mark.parametrize("variant", ["memory_wrap", "only_memory"])
+@pytest.mark.parametrize("project", [None, 3])
+def test_a_large_memory_is_judged_by_its_highest_scores_alone(
+    variant: str, project: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    layer = MemoryWrap(6, 4, variant, project=project)
+    encodings, memory = torch.randn(5, 6), torch.randn(200, 6)
+    prepared = layer.prepare(memory)
+    expected = layer.read(encodings, memory).logits
+    by_few, plain = [], layer_module.large_memory_vector
+    monkeypatch.setattr(layer_module, "large_memory_vector", lambda *arguments: by_few.append(1) or plain(*arguments))
+    assert_close(layer.forward_prepared(encodings, prepared), expected, atol=1e-5, rtol=1e-4)
+    assert not by_few
+    monkeypatch.setattr(layer_module, "LARGE_MEMORY", 200)
+    assert_close(layer.forward_prepared(encodings, prepared), expected, atol=1e-5, rtol=1e-4)
+    assert by_few == [1]
+    learning = encodings.clone().requires_grad_()
+    layer.forward_prepared(learning, prepared).sum().backward()
+    assert by_few == [1], "whoever asks for a gradient gets it"
+    assert learning.grad.abs().sum() > 0

@@ -145,7 +145,7 @@ def in_two_passes(network: nn.Module, images: Tensor, first: int, gradient: Tens
 @runs_kernels
 @pytest.mark.parametrize("name", networks())
 def test_a_swapped_network_is_the_same_function(name: str) -> None:
-    """Both parts in one pass, against two passes of the network as it was; torch rounds, too, which says how exactly."""
+    """Both parts in one pass, against two passes of the network as it was; how exactly, torch's own rounding says."""
     from memwrap.kernels.swapping import swap
 
     network = networks()[name].to(DEVICE).train()
