@@ -4,7 +4,8 @@ Results are JSON values, shares from 0 to 1. Two accuracies are told apart: with
 `predict` uses, and with memories drawn at random for each batch, which is how the paper measures.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,8 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from memwrap import metrics
+from memwrap.checks import check_logits
 from memwrap.layer import MemoryWrap, Reading
+from memwrap.metrics.checks import first_largest
 from memwrap.samplers import RandomMemory
+from memwrap.tracing import unchecked
 
 # The paper's: test batches of 500, a new memory for each, and the whole five times.
 BATCH_SIZE = 500
@@ -83,7 +87,8 @@ def drawn_scores(
 
     A batch has one draw for its memory, and another by which the memory's own predictions are made.
     """
-    repeats = [_drawn_once(layer, test, source, memory_size, generator) for _ in range(REPEATS)]
+    draws = iter(draws_of(len(test), source.labels, memory_size, generator).to(source.labels.device))
+    repeats = [_drawn_once(layer, test, source, draws) for _ in range(REPEATS)]
     return {
         "memory_size": memory_size,
         "drawn_from": len(source),
@@ -92,28 +97,30 @@ def drawn_scores(
     }
 
 
-def _drawn_once(
-    layer: MemoryWrap, test: Encoded, source: Encoded, memory_size: int, generator: torch.Generator
-) -> dict[str, float | None]:
-    predictions, doubts, votes = [], [], []
-    for batch in torch.split(test.encodings, BATCH_SIZE):
-        memory, others = (source.encodings[_draw(source, memory_size, generator)] for _ in range(2))
-        memory_predictions = metrics.predicted(layer(memory, others))
-        reading = layer.read(batch, memory)
-        predictions.append(metrics.predicted(reading.logits))
-        doubts.append(_doubtful(reading, memory_predictions))
-        votes.append(_votes(reading, memory_predictions))
-    judged = torch.cat(predictions)
+def draws_of(inputs: int, labels: Tensor, memory_size: int, generator: torch.Generator) -> Tensor:
+    """All draws of `drawn_scores` for so many inputs, two for each batch, from images with these labels (N,): (n, M)"""
+    sampler, labels = RandomMemory(memory_size), labels.cpu()
+    draws = 2 * REPEATS * math.ceil(inputs / BATCH_SIZE)
+    return torch.stack([sampler.draw(labels, labels, generator) for _ in range(draws)])
+
+
+def _drawn_once(layer: MemoryWrap, test: Encoded, source: Encoded, draws: Iterator[Tensor]) -> dict[str, float | None]:
+    logits, weights, opinions = [], [], []
+    with unchecked():  # all at the end: on a GPU, each look would take longer than the batch
+        for batch in torch.split(test.encodings, BATCH_SIZE):
+            memory, others = source.encodings[next(draws)], source.encodings[next(draws)]
+            opinions.append(first_largest(layer(memory, others)).expand(len(batch), -1))
+            reading = layer.read(batch, memory)
+            logits.append(reading.logits)
+            weights.append(reading.weights)
+    joined = Reading(torch.cat(logits), torch.cat(weights), test.encodings)
+    check_logits(joined.logits)
+    memory_predictions, judged = torch.cat(opinions), metrics.predicted(joined.logits)
     return {
         "accuracy": metrics.accuracy(judged, test.labels),
-        **asdict(metrics.explanation_scores(torch.cat(doubts), judged, test.labels)),
-        "majority_vote_accuracy": metrics.accuracy(torch.cat(votes), test.labels),
+        **asdict(metrics.explanation_scores(_doubtful(joined, memory_predictions), judged, test.labels)),
+        "majority_vote_accuracy": metrics.accuracy(_votes(joined, memory_predictions), test.labels),
     }
-
-
-def _draw(source: Encoded, size: int, generator: torch.Generator) -> Tensor:
-    labels = source.labels.cpu()
-    return RandomMemory(size).draw(labels, labels, generator).to(source.labels.device)
 
 
 def _doubtful(reading: Reading, memory_predictions: Tensor) -> Tensor:

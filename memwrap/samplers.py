@@ -8,6 +8,8 @@ from torch import Tensor
 
 from memwrap.errors import SettingsError
 
+MANY_IMAGES = 10_000
+
 
 class MemorySampler(Protocol):
     """Draws memories. To use one of your own, implement `draw` and give it to `Trainer`."""
@@ -27,8 +29,14 @@ class RandomMemory:
 
     def draw(self, labels: Tensor, batch: Tensor, generator: torch.Generator) -> Tensor:
         """indices (size,) in random order"""
-        check_size(self.size, len(labels))
-        return torch.randperm(len(labels), generator=generator)[: self.size]
+        count = len(labels)
+        check_size(self.size, count)
+        # Of many images a few are drawn faster one by one: all again if one comes twice, which is rare then.
+        while count >= MANY_IMAGES and count > 4 * self.size**2:
+            drawn = torch.randint(count, (self.size,), generator=generator)
+            if len(set(drawn.tolist())) == self.size:
+                return drawn
+        return torch.randperm(count, generator=generator)[: self.size]
 
 
 @dataclass(frozen=True)

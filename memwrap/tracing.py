@@ -1,15 +1,33 @@
 """Whether a value may be looked at now. Reading one ends a trace, breaks a CUDA graph's capture and stalls a GPU."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import local
+
 import torch
 from torch import Tensor
 
+_switch = local()
+
+
+@contextmanager
+def unchecked() -> Iterator[None]:
+    """Here nothing is looked at before all is done: whoever enters checks what goes in and what comes out, once."""
+    before, _switch.off = getattr(_switch, "off", False), True
+    try:
+        yield
+    finally:
+        _switch.off = before
+
 
 def eager(tensor: Tensor) -> bool:
-    """True when nothing is compiled, exported, traced or captured, and `tensor` has values to look at.
+    """True when nothing is compiled, exported, traced, captured or `unchecked`, and `tensor` has values to look at.
 
     Also for what is no tensor at all: that is to be looked at, and refused.
     """
     if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
+        return False
+    if getattr(_switch, "off", False):
         return False
     if not isinstance(tensor, Tensor):
         return True

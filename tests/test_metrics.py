@@ -38,6 +38,7 @@ from memwrap.metrics import (
 )
 
 CLASSES = 5
+HALVES = (slice(0, 3), slice(3, 6))
 
 # Five inputs, four memory samples, three classes. Input 1 has two equally strong samples; inputs 2 and 3 are wrong.
 WEIGHTS = tensor(
@@ -219,6 +220,25 @@ def test_the_top_sample_is_the_first_of_the_strongest(memory: tuple[Tensor, Tens
 @pytest.mark.parametrize("samples", [1, 7, 100, 5000])
 def test_of_equal_weights_the_lowest_index_is_on_top(samples: int) -> None:
     assert top_samples(torch.full((3, samples), 1 / samples)).tolist() == [0, 0, 0]
+
+
+def test_inputs_may_have_a_memory_each() -> None:
+    """Two memories of four, given for each input, against one call for each memory."""
+    torch.manual_seed(0)
+    weights, predictions = torch.rand(6, 4), torch.randint(3, (6,))
+    memories = torch.randint(3, (2, 4))
+    each = memories.repeat_interleave(3, dim=0)
+    for score in (tops_are_counterfactuals, counterfactual_weight):
+        expected = [
+            score(weights[part], predictions[part], memory) for part, memory in zip(HALVES, memories, strict=True)
+        ]
+        assert score(weights, predictions, each).equal(torch.cat(expected))
+    votes = [majority_vote(weights[part], memory, 3) for part, memory in zip(HALVES, memories, strict=True)]
+    assert majority_vote(weights, each, 3).equal(torch.cat(votes))
+    with pytest.raises(InputError, match="6 rows of weights but 5 rows of memory_predictions"):
+        majority_vote(weights, each[:5], 3)
+    with pytest.raises(InputError, match="4 columns of weights but 3 columns of memory_predictions"):
+        majority_vote(weights, each[:, :3], 3)
 
 
 def test_tops_are_counterfactuals_by_hand() -> None:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from memwrap import samplers
 from memwrap.errors import SettingsError
 from memwrap.samplers import BalancedMemory, MemorySampler, RandomMemory, check_size, sampler_for
 
@@ -129,3 +130,12 @@ def test_samplers_by_name() -> None:
     assert sampler_for("random", 7) == RandomMemory(7)
     assert sampler_for("balanced", 7) == BalancedMemory(7)
     assert sampler_for("batch", 7) is None
+
+
+def test_of_many_images_a_few_are_drawn_each_once_and_all_are_as_likely(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(samplers, "MANY_IMAGES", 50)
+    labels, generator = torch.zeros(50).long(), torch.Generator().manual_seed(0)
+    drawn = torch.stack([RandomMemory(3).draw(labels, labels[:0], generator) for _ in range(4000)])
+    assert all(len(set(row)) == 3 for row in drawn.tolist())
+    for column in drawn.T:  # 80 times each; five deviations are 45
+        assert (column.bincount(minlength=50) - 80).abs().max() < 45

@@ -20,8 +20,8 @@ class Unreadable:
 
 
 def image_files(paths: Iterable[Path]) -> list[Path]:
-    """These files, and instead of folders all files in them; each once."""
-    return list(dict.fromkeys(file for path in paths for file in _files(path)))
+    """These files, and instead of folders all files in them."""
+    return [file for path in paths for file in _files(path)]
 
 
 def read_files(

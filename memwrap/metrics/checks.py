@@ -71,13 +71,31 @@ def as_doubts(doubts: Tensor) -> Tensor:
 
 
 def as_explained(weights: Tensor, predictions: Tensor, memory_predictions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Inputs and memory samples, their classes and what is between them: weights (B, M), (B,) and (M,), all checked."""
-    weights = as_weights(weights)
+    """Inputs and memory samples, their classes and what is between them, all checked.
+
+    weights (B, M), predictions (B,), memory_predictions (M,) or (B, M) -> the last one as (B, M)
+    """
+    weights, memory_predictions = as_memory_weights(weights, memory_predictions)
     predictions = as_classes("predictions", predictions)
-    memory_predictions = as_classes("memory_predictions", memory_predictions)
     check_pair("input", {"rows of weights": weights, "predictions": predictions})
-    check_pair("memory sample", {"columns of weights": weights.mT, "memory_predictions": memory_predictions})
     return weights, predictions, memory_predictions
+
+
+def as_memory_weights(
+    weights: Tensor, memory_predictions: Tensor, num_classes: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """weights (B, M) and memory_predictions, (M,) of one memory or (B, M) of one for each input -> both (B, M)"""
+    weights = as_weights(weights)
+    if isinstance(memory_predictions, Tensor) and memory_predictions.ndim == 2:
+        each = as_classes("memory_predictions", memory_predictions.flatten(), num_classes).reshape_as(
+            memory_predictions
+        )
+        check_pair("input", {"rows of weights": weights, "rows of memory_predictions": each})
+        check_pair("memory sample", {"columns of weights": weights.mT, "columns of memory_predictions": each.mT})
+        return weights, each
+    shared = as_classes("memory_predictions", memory_predictions, num_classes)
+    check_pair("memory sample", {"columns of weights": weights.mT, "memory_predictions": shared})
+    return weights, shared.expand_as(weights)
 
 
 def as_weights(weights: Tensor) -> Tensor:

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from memwrap.errors import InputError
 from memwrap.metrics.checks import (
-    as_classes,
     as_count,
     as_explained,
+    as_memory_weights,
     as_weights,
     check_form,
     check_pair,
@@ -52,16 +52,16 @@ def top_samples(weights: Tensor) -> Tensor:
 def tops_are_counterfactuals(weights: Tensor, predictions: Tensor, memory_predictions: Tensor) -> Tensor:
     """Whether each input's strongest memory sample is one that the model puts into another class than the input.
 
-    weights (B, M), predictions (B,), memory_predictions (M,) -> (B,), bool
+    weights (B, M), predictions (B,), memory_predictions (M,), or (B, M) of a memory for each input -> (B,), bool
     """
     weights, predictions, memory_predictions = as_explained(weights, predictions, memory_predictions)
-    return memory_predictions[first_largest(weights)] != predictions
+    return memory_predictions.gather(1, first_largest(weights).unsqueeze(1)).squeeze(1) != predictions
 
 
 def counterfactual_weight(weights: Tensor, predictions: Tensor, memory_predictions: Tensor) -> Tensor:
     """The sum of each input's weights on counterfactuals; from 0 to 1, as a part of its sum of all weights.
 
-    weights (B, M), predictions (B,), memory_predictions (M,) -> (B,), float64
+    weights (B, M), predictions (B,), memory_predictions (M,) or (B, M) -> (B,), float64
     """
     weights, predictions, memory_predictions = as_explained(weights, predictions, memory_predictions)
     weights, counterfactual = weights.double(), memory_predictions != predictions.unsqueeze(1)
@@ -92,16 +92,15 @@ def majority_vote(weights: Tensor, memory_predictions: Tensor, num_classes: int)
     """The class that most of the used memory samples are put into: each of positive weight has one vote.
 
     Of classes with equally many votes the one with the larger sum of weights wins, then the lower class number.
-    weights (B, M), memory_predictions (M,) -> (B,), int64
+    weights (B, M), memory_predictions (M,) or (B, M) -> (B,), int64
     """
-    weights, num_classes = as_weights(weights), as_count("num_classes", num_classes)
-    memory_predictions = as_classes("memory_predictions", memory_predictions, num_classes)
-    check_pair("memory sample", {"columns of weights": weights.mT, "memory_predictions": memory_predictions})
-    # In float64, which neither autocast nor TF32 touches, and where sums of float32 weights hardly ever round: whether
-    # two sums are equal does not hang on the order of the memory.
-    membership = torch.nn.functional.one_hot(memory_predictions, num_classes).double()  # (M, C)
-    votes = (weights > 0).double() @ membership
-    sums = weights.double() @ membership
+    num_classes = as_count("num_classes", num_classes)
+    weights, memory_predictions = as_memory_weights(weights, memory_predictions, num_classes)
+    # In float64, where sums of float32 weights hardly ever round: whether two sums are equal does not hang on the order
+    # of the memory.
+    nothing = torch.zeros(len(weights), num_classes, dtype=torch.float64, device=weights.device)
+    votes = nothing.scatter_add(1, memory_predictions, (weights > 0).double())
+    sums = nothing.scatter_add(1, memory_predictions, weights.double())
     return first_largest(sums.masked_fill(votes < votes.amax(1, keepdim=True), -1))
 
 

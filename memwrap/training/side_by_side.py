@@ -44,7 +44,7 @@ class SideBySide:
     def train(
         self,
         trainers: Sequence[Trainer],
-        progress: Callable[[int, int], None] = lambda done, steps: None,
+        progress: Callable[[int, int], None] = lambda *_: None,
         stop: Callable[[], bool] = lambda: False,
     ) -> list[DivergedError | None]:
         """Run all trainers, none of which has begun, to their end, or until `stop`; what went wrong with each.

