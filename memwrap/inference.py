@@ -17,13 +17,17 @@ ENCODED_AT_ONCE = 256
 def encode_all(model: EncoderModel, images: Images, at_once: int = ENCODED_AT_ONCE) -> Tensor:
     """The encodings (N, D) of images, by the model in evaluation mode and full precision, on the model's device."""
     with in_evaluation(model):
-        return torch.cat([model.encode(batch) for batch in _prepared(model, images, at_once)])
+        return torch.cat([model.encode(batch) for batch in _prepared(model, images, at_once)])[: len(images)]
 
 
 def _prepared(model: EncoderModel, images: Images, at_once: int) -> Iterator[Tensor]:
-    rows = torch.split(torch.arange(len(images)), at_once)
-    for pixels in images.batches(rows):
-        yield model.transform(pixels.to(model.reference.device))
+    """All images in batches, (n, channels, H, W) as the model takes them; the last may hold some twice."""
+    device, rows = model.reference.device, torch.arange(len(images))
+    if device.type == "cuda" and len(rows) > at_once:
+        # Batches of one size: cuDNN takes a second or two to choose its kernels for another.
+        rows = torch.cat([rows, rows[: -len(rows) % at_once]])
+    for pixels in images.batches(torch.split(rows, at_once)):
+        yield model.transform(pixels.to(device))
 
 
 def remember(model: MemoryClassifier, images: Images, labels: Tensor) -> None:

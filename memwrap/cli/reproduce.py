@@ -1,0 +1,314 @@
+"""memwrap reproduce."""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+import typer
+
+from memwrap.cli.failures import INTERRUPTED
+from memwrap.cli.reading import Reading
+from memwrap.cli.signals import stop_on_signals
+from memwrap.cli.terminal import device_named, errors, plain_console, warn
+from memwrap.cli.watch import STEP_SECONDS, duration
+from memwrap.data.labelled import DataSet
+from memwrap.errors import RunError, SettingsError, TrainingError
+from memwrap.inference import encode_all
+from memwrap.paper.costs import Estimate, estimate
+from memwrap.paper.grid import TRAINED_WITH, Task, cells_of, tasks_for
+from memwrap.paper.published import Cell
+from memwrap.paper.records import Failure, Record, Records, append, read, score
+from memwrap.paper.rows import Block, Row, blocks
+from memwrap.paper.running import Loop, Means, Outcome, Standing, run_missing
+from memwrap.paper.tables import caption_of, rows_of, title_of, write
+from memwrap.paper.words import source_words, tally, words
+from memwrap.recipes import recipe
+from memwrap.runs.data import data_for
+from memwrap.runs.training import device_name
+
+FOLDER = Path("reproduced")  # where tables are put if nothing is said
+RECORDS = "records.jsonl"  # beside the tables' folders, as tables share runs
+SEEDS = range(5)
+SIDE_BY_SIDE = 5  # runs that share a GPU: more are no faster
+ENCODED_AT_ONCE = 2000  # images, on a GPU
+MOST_PROBLEMS = 10  # that are told of damaged records, one by one
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A table, or a part of it. seeds: as the flag has them; None for the first five, and all that records have."""
+
+    table: str
+    seeds: str | None
+    data: str | None
+    encoder: str | None
+    samples: int | None
+    variants: Sequence[str] | None
+    memory: str
+
+    def cells(self) -> list[Cell]:
+        if self.table == "cost":
+            raise SettingsError("table 'cost' is measured with a stopwatch; memwrap bench does that")
+        if self.memory not in TRAINED_WITH:
+            raise SettingsError(f"memory is {self.memory!r}; expected {' or '.join(TRAINED_WITH)}")
+        return cells_of(self.table, self.encoder, self.samples, self.variants or None, self.data)
+
+    def tasks(self) -> list[Task]:
+        return tasks_for(self.cells(), SEEDS if self.seeds is None else seeds_named(self.seeds), self.memory)
+
+    def of_table(self, tasks: Iterable[Task]) -> set[Task]:
+        """Those runs that the table is made of."""
+        groups = {task.group for task in tasks_for(self.cells(), [0], self.memory)}
+        seeds = None if self.seeds is None else seeds_named(self.seeds)
+        return {task for task in tasks if task.group in groups and (seeds is None or task.seed in seeds)}
+
+
+@dataclass(frozen=True)
+class Places:
+    """Files. records: those to read, the first of which is added to. out: where the table is put."""
+
+    records: list[Path]
+    out: Path
+
+
+def places(table: str, memory: str, records: Sequence[Path], out: Path | None) -> Places:
+    """Where things are, if it was said, or where they are by default."""
+    folder = out or FOLDER / (table if memory == TRAINED_WITH[0] else f"{table}-{memory}")
+    folder = folder.expanduser()
+    return Places([path.expanduser() for path in records] or [folder.parent / RECORDS], folder)
+
+
+def reproduce(
+    asked: Asked, at: Places, images: Sequence[str], reading: Reading, device: str, dry_run: bool, from_records: bool
+) -> None:
+    """See `memwrap reproduce --help`."""
+    if dry_run and from_records:
+        raise SettingsError("--dry-run foretells what --from-records leaves out; give one of them")
+    tasks, stand_ins = asked.tasks(), stand_ins_named(images, asked)
+    _refuse_missing(at.records if from_records else at.records[1:])
+    known = read(at.records)
+    _warn_of(known.problems)
+    failed: Sequence[Failure] = ()
+    if dry_run:
+        _foretell(asked.table, tasks, known, means_for(device_named(device)))
+        return
+    if tasks and not from_records:
+        means = means_for(device_named(device))
+        with stop_on_signals(b"stopping; once more stops at once\n") as stop:
+            failed = _train(tasks, known, means, at, _opener(stand_ins, reading), stop).failures
+    _show(asked, at, read(at.records))
+    if failed:
+        raise TrainingError(
+            f"{len(failed)} of {len(tasks)} runs failed, and the table is without them: {failed[0].task.name}: "
+            f"{failed[0].reason}. The same command tries them again"
+        )
+
+
+def means_for(device: torch.device) -> Means:
+    """How runs are made on a device."""
+    if device.type != "cuda":
+        return Means(Loop(), "loop", device)
+    from memwrap.training.side_by_side import SideBySide
+
+    encode = partial(encode_all, at_once=ENCODED_AT_ONCE)
+    return Means(SideBySide(), "graph", device, side_by_side=SIDE_BY_SIDE, encode=encode)
+
+
+def step_teller() -> Callable[[int, int], None]:
+    """Tells of a step now and then, which matters where a run takes hours."""
+    last = time.monotonic()
+
+    def tell(done: int, steps: int) -> None:
+        nonlocal last
+        if time.monotonic() - last >= STEP_SECONDS:
+            last = time.monotonic()
+            errors.print(f"  step {done} of {steps}")
+
+    return tell
+
+
+def seeds_named(text: str) -> range:
+    """ "5" for 0 to 4, "5-9" for just these."""
+    first, dash, last = text.strip().partition("-")
+    if first.isdecimal() and (last.isdecimal() if dash else int(first) > 0):
+        found = range(int(first), int(last) + 1) if dash else range(int(first))
+        if found:
+            return found
+    raise SettingsError(f"seeds is {text!r}; expected how many, as 5, or from which to which, as 5-9")
+
+
+def stand_ins_named(images: Sequence[str], asked: Asked) -> dict[str, str]:
+    """Which folder or zip is read for which data set, from flags as "svhn=svhn.zip"."""
+    needed = {cell.data for cell in asked.cells() if cell.data}
+    found = {}
+    for text in images:
+        name, equals, path = text.partition("=")
+        if not equals or not path or name not in needed:
+            known = " or ".join(sorted(needed)) or "no data set, as nothing is trained for this table"
+            raise SettingsError(f"images is {text!r}; expected NAME=PATH, as svhn=svhn.zip, where NAME is {known}")
+        found[name] = path
+    return found
+
+
+def _refuse_missing(paths: Iterable[Path]) -> None:
+    for path in paths:
+        if not path.exists():
+            raise RunError(f"{path}: there is no such file of records; check the path, or train some runs first")
+
+
+def _warn_of(problems: Sequence[str]) -> None:
+    warn(*problems[:MOST_PROBLEMS])
+    if len(problems) > MOST_PROBLEMS:
+        warn(f"{len(problems) - MOST_PROBLEMS} more lines of the records are passed over")
+
+
+def _opener(stand_ins: dict[str, str], reading: Reading) -> Callable[[str], DataSet]:
+    def opened(name: str) -> DataSet:
+        data = data_for(stand_ins.get(name, name), recipe(name), **reading.options())
+        warn(*data.warnings)
+        if name in stand_ins:
+            test = len(data.test or ())
+            warn(f"{stand_ins[name]}, {len(data.train):,} and {test:,} images, stands for the published {name}")
+        return data
+
+    return opened
+
+
+def _foretell(table: str, tasks: Sequence[Task], known: Records, means: Means) -> None:
+    """What there is to do, without doing it."""
+    console = plain_console()
+    if not tasks:
+        console.print(f"{table}: needs no runs")
+        return
+    left = [task for task in tasks if task not in known.results]
+    about = estimate(left, known.results.values(), device_name(means.device), means.name)
+    failed = sum(failure.task in left for failure in known.failures)
+    console.print(
+        f"{table}: {len(tasks)} runs, of which {len(tasks) - len(left)} are there and {len(left)} are missing"
+    )
+    if failed:
+        console.print(f"{failed} of the missing ones failed before; what failed is tried again")
+    if left:
+        console.print(f"on {device_name(means.device)} these take about {_time(about)}")
+
+
+def _time(about: Estimate) -> str:
+    if about.guessed == 0:
+        return f"{duration(about.seconds)}, by records of such runs on this device"
+    if about.guessed == about.runs:
+        return f"{duration(about.seconds)}, which is a guess: there are no records of such runs on this device"
+    return f"{duration(about.seconds)}, which for {about.guessed} of {about.runs} runs is a guess"
+
+
+def _train(
+    tasks: Sequence[Task],
+    known: Records,
+    means: Means,
+    at: Places,
+    opened: Callable[[str], DataSet],
+    stop: Callable[[], bool],
+) -> Outcome:
+    made: list[Record] = []
+
+    def progress(standing: Standing) -> None:
+        made.extend(entry for entry in standing.news if isinstance(entry, Record))
+        _tell(standing, [*known.results.values(), *made], means)
+
+    try:
+        outcome = run_missing(
+            tasks,
+            known.results,
+            opened,
+            means,
+            lambda entry: append(at.records[0], entry),
+            progress,
+            stop,
+            step_teller(),
+        )
+    except KeyboardInterrupt:
+        errors.print(_kept(at))
+        raise typer.Exit(INTERRUPTED) from None
+    if outcome.stopped:
+        done = sum(task in known.results for task in tasks) + len(outcome.made)
+        errors.print(f"stopped; {done} of {len(tasks)} runs are done. {_kept(at)}")
+        raise typer.Exit(INTERRUPTED)
+    return outcome
+
+
+def _kept(at: Places) -> str:
+    return f"What is done is in {at.records[0]}; the same command goes on from there"
+
+
+def _tell(standing: Standing, records: Sequence[Record], means: Means) -> None:
+    """What has come in, what stands, and what is next."""
+    for entry in standing.news:
+        errors.print(f"  {entry.task.name}: {_result(entry)}")
+    words = f"{standing.done} of {standing.needed} runs are done"
+    if standing.failed:
+        words += f", {standing.failed} failed"
+    if standing.next:
+        about = estimate(standing.left, records, device_name(means.device), means.name)
+        guess = " (partly a guess)" if about.guessed else ""
+        seeds = ", ".join(str(task.seed) for task in standing.next)
+        words += f"; about {duration(about.seconds)}{guess} left; now {standing.next[0].group}, seed {seeds}"
+    errors.print(words)
+
+
+def _result(entry: Record | Failure) -> str:
+    if isinstance(entry, Failure):
+        return f"failed: {entry.reason}"
+    accuracy = score(entry.metrics, "accuracy")
+    seconds = entry.seconds.training + entry.seconds.evaluation
+    return f"{'no accuracy' if accuracy is None else f'{100 * accuracy:.2f} %'} in {seconds:.1f} s"
+
+
+def _show(asked: Asked, at: Places, known: Records) -> None:
+    """Make the table from what the records say now."""
+    cells, wanted = asked.cells(), asked.of_table([*known.results, *(each.task for each in known.failures)])
+    records = [record for task, record in known.results.items() if task in wanted]
+    failures = [failure for failure in known.failures if failure.task in wanted]
+    if not records and asked.tasks():
+        raise RunError(f"{', '.join(map(str, at.records))}: there is no record of a run of this table")
+    rows = rows_of(asked.table, cells, records, asked.memory)
+    title, caption = title_of(asked.table, asked.memory), caption_of(records, failures)
+    written = write(at.out, rows, title, caption)
+    console = plain_console()
+    console.print(title)
+    for block in blocks(rows):
+        console.print()
+        if block.source:
+            console.print(source_words(block.source))
+        for line in aligned(_shown(block)):
+            console.print(line)
+    console.print(f"\n{tally(rows)}")
+    if caption:
+        console.print(caption)
+    errors.print(f"written: {', '.join(map(str, written))}")
+
+
+def _shown(block: Block) -> list[list[str]]:
+    """A line for each cell, under heads."""
+    lines = [[*block.heads, "", "ours", "n", "median", "paper", "difference", "verdict"]]
+    for line in block.lines:
+        for column, row in zip(block.columns, line.rows, strict=True):
+            if row is not None:
+                lines.append([line.first, line.second, column, *_said(row)])
+    return lines
+
+
+def _said(row: Row) -> list[str]:
+    said = words(row)
+    return [said.ours, said.runs.strip("()"), said.median, said.paper, said.difference, said.verdict]
+
+
+def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
+    """Columns as wide as their widest entry; those with nothing under their head are left out."""
+    columns = [column for column in zip(*lines, strict=True) if any(column[1:])]
+    widths = [max(map(len, column)) for column in columns]
+    return [
+        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
+        for line in zip(*columns, strict=True)
+    ]

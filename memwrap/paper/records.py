@@ -1,0 +1,332 @@
+"""What a run leaves: one line of JSON, from which tables are made without training anything again.
+
+A file of records is only ever added to. Lines that cannot be used are told and passed over; they stay where they are.
+"""
+
+import errno
+import hashlib
+import json
+import math
+import os
+import subprocess
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+from memwrap.errors import MemwrapError, RunError, SaveError, brief
+from memwrap.locks import alone
+from memwrap.paper.grid import MEASURED, STANDARD, Task, settings_of
+from memwrap.runs.evaluation import SUBSET, WHOLE
+from memwrap.runs.folder import versions
+from memwrap.settings import Settings, SettledSettings
+from memwrap.version import __version__
+
+FORMAT = "memwrap record"
+FORMAT_VERSION = 1
+SOURCES = (SUBSET, WHOLE)  # that memories are drawn from, as metrics name them
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """By which program, and where, a run was made."""
+
+    commit: str | None  # None: the program is in no repository
+    dirty: bool | None  # whether its files were changed since that commit
+    code: str  # SHA-256 of its files, which tells programs apart without a repository, too
+    versions: dict[str, str]
+    device: str
+    engine: str
+    side_by_side: int  # runs that were trained at the same time
+
+
+@dataclass(frozen=True)
+class Images:
+    """The data set that a run was given."""
+
+    source: str  # a published name, or that of a folder or zip
+    fingerprint: str
+    training: int  # images
+    test: int
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """What a run took; of a training side by side, its share."""
+
+    training: float
+    evaluation: float
+
+
+@dataclass(frozen=True)
+class Record:
+    """A finished run. metrics: shares from 0 to 1, as `memwrap evaluate` names them."""
+
+    task: Task
+    settings: SettledSettings
+    images: Images
+    subset: str  # a hash of the indices of the images that it was trained on
+    origin: Origin
+    seconds: Seconds
+    date: str
+    metrics: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A run that came to no result; it is tried again."""
+
+    task: Task
+    reason: str
+    origin: Origin
+    date: str
+
+
+@dataclass(frozen=True)
+class Records:
+    """What files of records hold."""
+
+    results: dict[Task, Record] = field(default_factory=dict)
+    failures: tuple[Failure, ...] = ()  # the last of each run that has no result
+    problems: tuple[str, ...] = ()  # lines that do not count, each with its file, its number, and why
+
+
+def now() -> str:
+    """The date of a record."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def origin_of(device: str, engine: str, side_by_side: int) -> Origin:
+    """This program, on that device."""
+    import torch
+
+    commit, dirty = _commit()
+    with_cuda = {"cuda": torch.version.cuda} if torch.version.cuda else {}
+    return Origin(commit, dirty, _code(), versions() | with_cuda, device, engine, side_by_side)
+
+
+def score(metrics: Mapping[str, Any], metric: str, source: str = SUBSET) -> float | None:
+    """A metric from 0 to 1, with memories drawn from the source; the mean over repeats. None where it was not measured.
+
+    Without a memory there is only an accuracy, and it has no source.
+    """
+    found: Any = metrics.get("standard", {}).get(metric) if metric == "accuracy" else None
+    if "standard" not in metrics:
+        found = metrics["drawn"].get(source, {}).get(metric, {}).get("mean")
+    if found is None:
+        return None
+    if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found <= 1:
+        raise ValueError(f"{metric} is {found!r}; expected a share from 0 to 1")
+    return float(found)
+
+
+# Writing
+
+
+def append(path: Path, entry: Record | Failure) -> None:
+    """Add a line, which is on the disk when this returns; several processes may do so at the same time."""
+    content = (json.dumps(as_json(entry), allow_nan=False) + "\n").encode()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with alone(path), path.open("ab+", buffering=0) as file:
+            # What a process left that was killed while it wrote, or on a full disk, must not swallow this line.
+            content = content if _ends_whole(file) else b"\n" + content
+            if file.write(content) != len(content):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise SaveError(f"{path}: the record of {entry.task.name} cannot be written ({error})") from error
+
+
+def _ends_whole(file: Any) -> bool:
+    if file.seek(0, os.SEEK_END) == 0:
+        return True
+    file.seek(-1, os.SEEK_END)
+    return bool(file.read(1) == b"\n")
+
+
+def as_json(entry: Record | Failure) -> dict[str, Any]:
+    """What `from_json` takes."""
+    outcome = "done" if isinstance(entry, Record) else "failed"
+    return {"format": FORMAT, "format_version": FORMAT_VERSION, "outcome": outcome, **asdict(entry)}
+
+
+# Reading
+
+
+def read(paths: Sequence[Path], settings_for: Callable[[Task], Settings] = settings_of) -> Records:
+    """All that files of records hold; one that is not there holds nothing.
+
+    A run may be in them twice. With the same results it counts once. With others, the first counts, in the order of the
+    files and their lines, and that is told: neither may be chosen by what it found, and a seed has but one vote.
+    settings_for: what a run must have been made with; one of another recipe is no part of the table.
+    """
+    results: dict[Task, Record] = {}
+    places: dict[Task, str] = {}
+    failures: dict[Task, Failure] = {}
+    problems: list[str] = []
+    for place, line in _lines(paths):
+        try:
+            entry = from_json(_parsed(line))
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            problems.append(f"{place}: is passed over, as it {_why(error)}")
+            continue
+        task = entry.task
+        if isinstance(entry, Failure):
+            failures[task] = entry
+        elif other := _other_recipe(entry, settings_for):
+            problems.append(f"{place}: {task.name} is passed over, as it was made by other settings: {other}")
+        elif task not in results:
+            results[task], places[task] = entry, place
+        elif results[task].metrics != entry.metrics:
+            problems.append(
+                f"{place}: {task.name} is passed over, as it is in {places[task]}, too, with other results; "
+                "the first counts"
+            )
+    left = tuple(failure for task, failure in failures.items() if task not in results)
+    return Records(results, left, tuple(problems))
+
+
+def from_json(stored: Any) -> Record | Failure:
+    """The record that `as_json` gave; a ValueError, KeyError or TypeError says what is wrong with it."""
+    if not isinstance(stored, dict) or stored.get("format") != FORMAT:
+        raise ValueError("is no record of memwrap's")
+    if stored.get("format_version") != FORMAT_VERSION:
+        raise ValueError(
+            f"has format version {stored.get('format_version')!r}; memwrap {__version__} reads {FORMAT_VERSION}"
+        )
+    task, origin, date = _built(Task, stored, "task"), _built(Origin, stored, "origin"), _text(stored, "date")
+    outcome = _text(stored, "outcome")
+    if outcome == "failed":
+        return Failure(task, _text(stored, "reason"), origin, date)
+    if outcome != "done":
+        raise ValueError(f"has the outcome {outcome!r}; expected done or failed")
+    record = Record(
+        task=task,
+        settings=_built(SettledSettings, stored, "settings"),
+        images=_built(Images, stored, "images"),
+        subset=_text(stored, "subset"),
+        origin=origin,
+        seconds=_built(Seconds, stored, "seconds"),
+        date=date,
+        metrics=stored["metrics"],
+    )
+    _check(record)
+    return record
+
+
+def _lines(paths: Iterable[Path]) -> Iterator[tuple[str, bytes]]:
+    """Each line that is not empty, and where it stands, as "records.jsonl, line 3"."""
+    for path in paths:
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise RunError(f"{path}: cannot be read ({error}); name a file of records") from error
+        for number, line in enumerate(content.split(b"\n"), 1):
+            if line.strip():
+                yield f"{path}, line {number}", line
+
+
+def _parsed(line: bytes) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"is damaged or cut short ({brief(error)})") from error
+
+
+def _why(error: Exception) -> str:
+    """What is wrong with a line, as it goes on after "as it"."""
+    if isinstance(error, KeyError):
+        return f"has no {error.args[0]}"
+    if type(error) is ValueError:
+        return str(error)
+    return f"is damaged ({brief(error)})"
+
+
+def _built(kind: Callable[..., _T], stored: Mapping[str, Any], name: str) -> _T:
+    """A dataclass from its fields, none missing, none unknown."""
+    given = stored[name]
+    known = {each.name for each in fields(kind)}  # type: ignore[arg-type]
+    if not isinstance(given, dict):
+        raise TypeError(f"{name} is a {type(given).__name__}")
+    if missing := sorted(known - given.keys()):
+        raise KeyError(f"{name}.{missing[0]}")
+    return kind(**given)
+
+
+def _text(stored: Mapping[str, Any], name: str) -> str:
+    if not isinstance(stored[name], str):
+        raise TypeError(f"{name} is a {type(stored[name]).__name__}")
+    return str(stored[name])
+
+
+def _check(record: Record) -> None:
+    """What tables and estimates rely on."""
+    if ("standard" in record.metrics) != (record.task.variant == STANDARD):
+        raise ValueError(f"has metrics of another variant than {record.task.variant}")
+    for metric in MEASURED:
+        for source in SOURCES:
+            score(record.metrics, metric, source)
+    if score(record.metrics, "accuracy") is None:
+        raise KeyError("metrics: accuracy")
+    for name, value in asdict(record.seconds).items():
+        if not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+            raise ValueError(f"has {value!r} seconds of {name}")
+
+
+def _other_recipe(record: Record, settings_for: Callable[[Task], Settings]) -> str:
+    """In which of its settings a run differs from what its task asks for, in words; nothing if in none."""
+    try:
+        expected = settings_for(record.task)
+    except MemwrapError as error:
+        return str(error)
+    found = []
+    for name in (each.name for each in fields(Settings)):
+        wanted, had = getattr(expected, name), getattr(record.settings, name)
+        # Left to the data or the device, so that any value may be right. Samples are not: without a number, all are.
+        is_open = (wanted is None and name != "samples") or (name == "precision" and wanted == "auto")
+        if not is_open and wanted != had:
+            found.append(f"{name} {had}, expected {wanted}")
+    return "; ".join(found)
+
+
+# The program itself
+
+
+@cache
+def _code() -> str:
+    package = _package()
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        digest.update(f"\0{path.relative_to(package).as_posix()}\0".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+@cache
+def _commit() -> tuple[str | None, bool | None]:
+    """The commit that the program is at, and whether its files were changed since."""
+    # An installed package may lie within a repository that is not its own.
+    if _git("ls-files", "--error-unmatch", "version.py") is None or (commit := _git("rev-parse", "HEAD")) is None:
+        return None, None
+    return commit, bool(_git("status", "--porcelain", "--", "."))
+
+
+def _git(*arguments: str) -> str | None:
+    with suppress(OSError, subprocess.SubprocessError):
+        done = subprocess.run(
+            ["git", *arguments], cwd=_package(), capture_output=True, text=True, timeout=30, check=True
+        )
+        return done.stdout.strip()
+    return None
+
+
+def _package() -> Path:
+    return Path(__file__).parent.parent

@@ -1,0 +1,158 @@
+"""Tables from records alone: which runs give which cell, what stands below them, and the files that they become."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from memwrap import encoders, store
+from memwrap.errors import DataError, SaveError, SettingsError
+from memwrap.paper.grid import BATCH, MEASURED, RANDOM, task_for
+from memwrap.paper.picture import picture
+from memwrap.paper.published import Cell, about
+from memwrap.paper.records import Failure, Record, score
+from memwrap.paper.rendering import as_csv, as_html, as_markdown
+from memwrap.paper.rows import SUBSET, WHOLE_SET, Row, rows_for
+from memwrap.runs import evaluation
+from memwrap.wrapping import wrap
+
+CLASSES = 10  # in each data set of the paper
+FILES = ("table.md", "table.csv", "table.html", "table.png")
+
+# What rows and metrics call the places that memories are drawn from; the paper's first.
+_SOURCES = {WHOLE_SET: evaluation.WHOLE, SUBSET: evaluation.SUBSET}
+
+
+def rows_of(table: str, cells: Sequence[Cell], records: Iterable[Record], memory: str = RANDOM) -> list[Row]:
+    """The rows of those cells of a table, with what the records say; those of other runs are passed over.
+
+    Explanation metrics have rows for both sources of memory samples, and only what the paper took is judged.
+    memory: how the runs were trained.
+    """
+    if table == "cost":
+        raise SettingsError("table 'cost' is measured with a stopwatch, not by training; memwrap bench does that")
+    found = by_cell(cells, records, memory)
+    check_one_data_set([record for some in found.values() for record in some])
+    if not any(cell.metric in MEASURED for cell in cells):
+        return _of(cells, rows_for(table, {cell: [float(counted(cell))] for cell in cells}))
+    if all(cell.metric == "accuracy" for cell in cells):
+        return _of(cells, rows_for(table, _values(found, evaluation.SUBSET)))
+    return [
+        row
+        for source, name in _SOURCES.items()
+        for row in _of(cells, rows_for(table, _values(found, name), source=source, judged=source == WHOLE_SET))
+    ]
+
+
+def by_cell(cells: Iterable[Cell], records: Iterable[Record], memory: str = RANDOM) -> dict[Cell, list[Record]]:
+    """The runs that each cell is measured with, in the order of their seeds."""
+    by_group: dict[str, list[Record]] = defaultdict(list)
+    for record in sorted(records, key=lambda record: record.task):
+        by_group[record.task.group].append(record)
+    return {cell: by_group[task_for(cell, 0, memory).group] for cell in cells if cell.metric in MEASURED}
+
+
+def check_one_data_set(records: Iterable[Record]) -> None:
+    """A DataError if runs of one data set had different images."""
+    first: dict[str, Record] = {}
+    for record in records:
+        other = first.setdefault(record.task.data, record)
+        if other.images.fingerprint != record.images.fingerprint:
+            raise DataError(
+                f"{record.task.data}: the records are of different images: {other.task.name} of {_images(other)}, "
+                f"{record.task.name} of {_images(record)}; a table mixes no two, so give --records of one of them"
+            )
+
+
+def counted(cell: Cell) -> int:
+    """A number that needs no training: of parameters, or of an encoding's dimensions."""
+    if cell.metric == "encoding_size":
+        return int(wrap(encoders.create(cell.encoder, CLASSES)).layer.in_features)
+    model = wrap(encoders.create(cell.encoder, CLASSES), cell.variant)
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def title_of(table: str, memory: str = RANDOM) -> str:
+    """The table's, and how its runs were trained if that is not the paper's way."""
+    return about(table).title + (" (trained with the batch as memory)" if memory == BATCH else "")
+
+
+def caption_of(records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+    """Where, when, by what and on which images runs were made, and which came to nothing; for those of a table."""
+    if not records:
+        return _failed(failures)
+    dates = sorted(record.date[:10] for record in records)
+    versions = [f"memwrap {each.origin.versions.get('memwrap', '?')}, {_torch(each)}" for each in records]
+    commits = [each.origin.commit[:10] + " with changes" * bool(each.origin.dirty)
+               for each in records if each.origin.commit]  # fmt: skip
+    hours = sum(each.seconds.training + each.seconds.evaluation for each in records) / 3600
+    many = "1 run" if len(records) == 1 else f"{len(records)} runs"
+    parts = [
+        f"{many} on {_all(each.origin.device for each in records)}, {dates[0]}"
+        + (f" to {dates[-1]}" if dates[-1] != dates[0] else "")
+        + f", {hours:.2f} hours together, in {_all(each.settings.precision for each in records)}.",
+        f"Made by {_all(versions)}" + (f", commit {_all(commits)}" if commits else "") + ".",
+        f"Engine: {_all(_engine(each) for each in records)}.",
+        f"Images: {_all(_images(each) for each in records)}.",
+        _failed(failures),
+    ]
+    return " ".join(part for part in parts if part)
+
+
+def write(folder: Path, rows: Sequence[Row], title: str, caption: str) -> list[Path]:
+    """A table's files, each put into the folder in one step."""
+    drawn = picture(rows, title, caption)
+    contents = {
+        "table.md": as_markdown(rows, title, caption).encode(),
+        "table.csv": as_csv(rows).encode(),
+        "table.html": as_html(rows, title, caption, drawn).encode(),
+        "table.png": drawn,
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in contents.items():
+            store.write_file(folder / name, content)
+    except OSError as error:
+        raise SaveError(f"{folder}: the table cannot be written ({error})") from error
+    return [folder / name for name in contents]
+
+
+def _of(cells: Sequence[Cell], rows: Sequence[Row]) -> list[Row]:
+    wanted = set(cells)
+    return [row for row in rows if row.cell in wanted]
+
+
+def _values(found: Mapping[Cell, Sequence[Record]], source: str) -> dict[Cell, list[float]]:
+    """In percent; a run without a value, as one that never had a counterfactual on top, gives none."""
+    values = {}
+    for cell, records in found.items():
+        scores = [score(record.metrics, cell.metric, source) for record in records]
+        values[cell] = [100 * each for each in scores if each is not None]
+    return values
+
+
+def _all(words: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(words))
+
+
+def _torch(record: Record) -> str:
+    versions = record.origin.versions
+    cuda = f" with CUDA {versions['cuda']}" if "cuda" in versions and record.origin.device != "cpu" else ""
+    return f"torch {versions.get('torch', '?')}{cuda}"
+
+
+def _engine(record: Record) -> str:
+    count = record.origin.side_by_side
+    return record.origin.engine + (f", {count} runs side by side" if count > 1 else "")
+
+
+def _images(record: Record) -> str:
+    images = record.images
+    return f"{images.source} ({images.training:,} for training, {images.test:,} for the test)"
+
+
+def _failed(failures: Sequence[Failure]) -> str:
+    if not failures:
+        return ""
+    names = [failure.task.name for failure in failures]
+    many = "1 run failed and is" if len(names) == 1 else f"{len(names)} runs failed and are"
+    return f"{many} not counted: {_all(names[:5])}{' and more' if len(names) > 5 else ''}."

@@ -1,0 +1,350 @@
+"""memwrap reproduce: what is missing is trained, the table comes from records, and what goes wrong is said."""
+
+import os
+import re
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memwrap.cli.reproduce import aligned, seeds_named
+from memwrap.errors import DivergedError, SettingsError
+from memwrap.paper.grid import tasks_of
+from memwrap.paper.published import Cell, Published
+from memwrap.paper.records import append, read
+from memwrap.paper.running import Loop
+from memwrap.recipes import RECIPES
+from memwrap.settings import Settings
+from memwrap.training.loop import Trainer
+from tests.cli import NO_NETWORK, fails, photos, run, run_apart, succeeds
+from tests.paper.recorded import failed, recorded
+
+FILES = ["table.csv", "table.html", "table.md", "table.png"]
+ENCODER = "shufflenet_v2"
+CELLS = {
+    Cell("accuracy", "svhn", 16, ENCODER, variant, size): Published(50.0, 5.0, 15)
+    for variant, size in (("standard", 0), ("memory_wrap", 8))
+}
+EXPLAINED = {Cell("explanation_accuracy", "svhn", 16, ENCODER, "memory_wrap", 8): Published(80.0, 2.0, 15)}
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    """Tables and a recipe that are quick to train; and the flag that says where the images are."""
+    recipe = Settings(validation=4, epochs=1, batch_size=8, memory="random", warmup=0.0, augment=())
+    monkeypatch.setitem(RECIPES, "svhn", recipe)
+    tables = {"svhn-reduced": CELLS, "explanations": EXPLAINED, "cost": CELLS}
+    monkeypatch.setattr("memwrap.paper.published._all", lambda: tables)
+    for split in ("train", "test"):
+        photos(tmp_path / "images" / split, count=20, seed=ord(split[1]))
+    return f"--images=svhn={tmp_path / 'images'}"
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "results" / "table"
+
+
+@pytest.fixture
+def records(out: Path) -> Path:
+    """Where records are if nothing is said."""
+    return out.parent / "records.jsonl"
+
+
+def lines(shown: str) -> list[str]:
+    return [line for line in shown.splitlines() if line.startswith("ShuffleNetV2")]
+
+
+# Trained
+
+
+def test_a_table_is_trained_shown_and_written(small: str, out: Path, records: Path) -> None:
+    result = succeeds("reproduce", "svhn-reduced", "--seeds", 2, "--out", out, small)
+    assert sorted(path.name for path in out.iterdir()) == FILES
+    found = read([records])
+    assert [task.name for task in found.results] == [
+        f"svhn-16-{ENCODER}-standard-seed0",
+        f"svhn-16-{ENCODER}-standard-seed1",
+        f"svhn-16-{ENCODER}-memory_wrap-8-random-seed0",
+        f"svhn-16-{ENCODER}-memory_wrap-8-random-seed1",
+    ]
+    standard, wrapped = lines(result.out)
+    for line, words in ((standard, "Standard"), (wrapped, "Memory Wrap")):
+        assert re.search(rf"ShuffleNetV2 +{words} +16 samples .* 50.00 ± 5.00 .* (agrees|differs)", line), line
+    assert "4 runs on cpu" in result.out
+    assert "Images: images (40 for training, 40 for the test)" in result.out
+    assert "images, 40 and 40 images, stands for the published svhn" in result.err
+    assert "0 of 4 runs are done; about" in result.err
+    assert "4 of 4 runs are done" in result.err
+    assert re.search(r"standard-seed0: \d+\.\d\d % in \d", result.err)
+    assert (out / "table.md").read_text().count("±") >= 4
+
+
+def test_only_what_is_missing_is_trained(small: str, out: Path, records: Path) -> None:
+    succeeds("reproduce", "svhn-reduced", "--seeds", 1, "--out", out, small)
+    first = records.read_bytes()
+    result = succeeds("reproduce", "svhn-reduced", "--seeds", 2, "--variant", "memory_wrap", "--out", out, small)
+    assert "1 of 2 runs are done; about" in result.err
+    assert "(partly a guess)" not in result.err, "the first tells of the second"
+    assert records.read_bytes().startswith(first)
+    assert records.read_bytes().count(b"\n") == 3
+    assert len(lines(result.out)) == 1
+
+
+def test_tables_share_runs(small: str, out: Path) -> None:
+    succeeds("reproduce", "svhn-reduced", "--seeds", 2, "--out", out, small)
+    result = succeeds("reproduce", "explanations", "--seeds", 2, "--out", out.parent / "other")
+    assert "2 of 2 runs are done\n" in result.err
+    assert "Memory drawn from the whole training set, as published" in result.out
+    assert "Memory drawn from the training subset" in result.out
+    assert len([line for line in result.out.splitlines() if line.startswith("SVHN")]) == 2
+
+
+def test_seeds_of_another_machine_are_merged(small: str, out: Path, tmp_path: Path) -> None:
+    here, there = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    for path, seeds in ((here, "1"), (there, "1-2")):
+        succeeds("reproduce", "svhn-reduced", "--seeds", seeds, "--records", path, "--out", out, small)
+    assert [task.seed for task in read([there]).results] == [1, 2, 1, 2]
+    both = ("reproduce", "svhn-reduced", "--from-records", "--records", here, "--records", there, "--out", out)
+    result = succeeds(*both)
+    assert "6 runs on cpu" in result.out
+    assert all(re.search(r" 3 +\d+\.\d\d +50.00 ± 5.00", line) for line in lines(result.out)), "three seeds each"
+    some = succeeds(*both, "--seeds", 2)
+    assert "4 runs on cpu" in some.out, "only those that were asked for"
+
+
+def test_batch_as_memory_has_records_and_a_table_of_its_own(
+    small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    flags = ("reproduce", "svhn-reduced", "--seeds", 1, small)
+    succeeds(*flags)
+    result = succeeds(*flags, "--memory", "batch")
+    assert "1 of 2 runs are done; about" in result.err, "Standard is the same"
+    assert "trained with the batch as memory" in result.out
+    assert sorted(path.name for path in (tmp_path / "reproduced").iterdir()) == [
+        "records.jsonl",
+        "svhn-reduced",
+        "svhn-reduced-batch",
+    ]
+    assert [task.memory for task in read([tmp_path / "reproduced" / "records.jsonl"]).results] == [
+        "none",
+        "random",
+        "batch",
+    ]
+
+
+def test_a_run_that_dies_is_told_and_tried_again(
+    small: str, out: Path, records: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = Loop.train
+
+    def dying(self: Loop, trainers: Sequence[Trainer], *others: Any) -> list[DivergedError | None]:
+        if trainers[0].settings.seed == 1 and trainers[0].settings.variant == "standard":
+            return [DivergedError("training diverged in step 3 of 7")]
+        return plain(self, trainers, *others)
+
+    flags = ("reproduce", "svhn-reduced", "--seeds", 2, "--out", out, small)
+    with monkeypatch.context() as patch:
+        patch.setattr(Loop, "train", dying)
+        result = run(*flags)
+    assert result.code == 5
+    assert "standard-seed1: failed: training diverged in step 3 of 7" in result.err
+    assert "1 of 4 runs failed, and the table is without them" in result.err
+    assert "The same command tries them again" in result.err
+    assert "3 of 4 runs are done, 1 failed" in result.err
+    assert f"1 run failed and is not counted: svhn-16-{ENCODER}-standard-seed1." in result.out
+    assert sorted(path.name for path in out.iterdir()) == FILES
+    foretold = succeeds(*flags, "--dry-run")
+    assert "1 of the missing ones failed before; what failed is tried again" in foretold.out
+    assert "failed" not in succeeds(*flags).out
+    assert read([records]).failures == ()
+
+
+def test_ctrl_c_keeps_what_is_done(small: str, out: Path, records: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = Loop.train
+
+    def interrupted(self: Loop, trainers: Sequence[Trainer], *others: Any) -> list[DivergedError | None]:
+        if trainers[0].settings.variant == "memory_wrap":
+            os.kill(os.getpid(), signal.SIGINT)
+        return plain(self, trainers, *others)
+
+    flags = ("reproduce", "svhn-reduced", "--seeds", 2, "--out", out, small)
+    with monkeypatch.context() as patch:
+        patch.setattr(Loop, "train", interrupted)
+        result = run(*flags)
+    assert result.code == 130
+    assert f"stopped; 2 of 4 runs are done. What is done is in {records}; the same command goes on" in result.err
+    assert not out.exists()
+    assert len(read([records]).results) == 2
+    assert "2 of 4 runs are done; about" in succeeds(*flags).err
+
+
+# From records
+
+
+@pytest.fixture
+def recorded_runs(records: Path) -> Path:
+    for task in tasks_of("svhn-reduced", range(3)):
+        append(records, recorded(task, 0.6 + task.seed / 100))
+    return records
+
+
+def test_a_table_needs_its_records_alone(recorded_runs: Path, out: Path) -> None:
+    before = recorded_runs.read_bytes()
+    result = run_apart("reproduce", "svhn-reduced", "--from-records", "--out", out, before=NO_NETWORK)
+    assert result.code == 0, result.err
+    assert "81 runs on cpu" in result.out
+    assert sorted(path.name for path in out.iterdir()) == FILES
+    assert recorded_runs.read_bytes() == before
+
+
+def test_all_seeds_of_the_records_count_unless_some_are_asked_for(recorded_runs: Path, out: Path) -> None:
+    flags = ("reproduce", "svhn-reduced", "--encoder", "resnet18", "--samples", 1000, "--from-records", "--out", out)
+    assert "9 runs on cpu" in succeeds(*flags).out
+    assert "6 runs on cpu" in succeeds(*flags, "--seeds", "1-2").out
+    assert "3 runs on cpu" in succeeds(*flags, "--seeds", "1").out
+
+
+def test_damaged_records_are_told_and_the_others_count(recorded_runs: Path, out: Path) -> None:
+    damaged = recorded_runs.read_text().splitlines()
+    damaged[3] = damaged[3][:-10]
+    recorded_runs.write_text("\n".join(damaged))
+    result = succeeds("reproduce", "svhn-reduced", "--from-records", "--out", out)
+    assert f"warning: {recorded_runs}, line 4: is passed over, as it is damaged or cut short" in result.err
+    assert "80 runs on cpu" in result.out
+
+
+def test_of_very_many_problems_some_are_told(records: Path, out: Path) -> None:
+    append(records, recorded())
+    with records.open("a") as file:
+        file.write("damaged\n" * 15)
+    result = succeeds("reproduce", "svhn-reduced", "--from-records", "--out", out)
+    assert result.err.count("is passed over") == 10
+    assert "warning: 5 more lines of the records are passed over" in result.err
+
+
+def test_records_that_are_not_there_are_told(out: Path, tmp_path: Path) -> None:
+    message = "there is no such file of records"
+    assert message in fails(4, "reproduce", "svhn-reduced", "--from-records", "--out", out)
+    flags = ("--records", tmp_path / "new.jsonl", "--records", tmp_path / "typo.jsonl", "--out", out)
+    assert f"{tmp_path / 'typo.jsonl'}: {message}" in fails(4, "reproduce", "svhn-reduced", *flags)
+
+
+def test_records_of_another_table_make_no_table(records: Path, out: Path) -> None:
+    append(records, recorded())
+    append(records, failed())
+    message = fails(4, "reproduce", "cifar10-reduced", "--from-records", "--out", out)
+    assert f"{records}: there is no record of a run of this table" in message
+    assert not out.exists()
+
+
+# Foretold
+
+
+def test_a_dry_run_says_what_is_missing_and_does_nothing(tmp_path: Path, out: Path) -> None:
+    result = succeeds("reproduce", "svhn-reduced", "--seeds", 15, "--out", out, "--device", "cpu", "--dry-run")
+    assert "svhn-reduced: 405 runs, of which 0 are there and 405 are missing" in result.out
+    assert re.search(r"on cpu these take about \d+ h \d+ min, which is a guess", result.out)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_takes_the_times_of_records(recorded_runs: Path, out: Path) -> None:
+    flags = ("reproduce", "svhn-reduced", "--seeds", 5, "--out", out, "--device", "cpu", "--dry-run")
+    result = succeeds(*flags)
+    assert "135 runs, of which 81 are there and 54 are missing" in result.out
+    assert "about 13 min 30 s, by records of such runs on this device" in result.out, "54 of 15 s"
+    result = succeeds("reproduce", "memory-size", "--encoder", "resnet18", *flags[2:])
+    assert re.search(r"which for 45 of 51 runs is a guess", result.out), "those of another memory size"
+
+
+def test_a_dry_run_of_what_is_there(recorded_runs: Path, out: Path) -> None:
+    result = succeeds("reproduce", "svhn-reduced", "--seeds", 3, "--out", out, "--dry-run")
+    assert "81 runs, of which 81 are there and 0 are missing" in result.out
+    assert "about" not in result.out
+
+
+def test_a_dry_run_of_what_needs_no_runs(tmp_path: Path) -> None:
+    result = succeeds("reproduce", "parameters", "--out", tmp_path / "table", "--dry-run")
+    assert result.out == "parameters: needs no runs\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+# Refused
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("mnist",), "table 'mnist' is not known; known are svhn-reduced"),
+        (("cost",), "table 'cost' is measured with a stopwatch; memwrap bench does that"),
+        (("full", "--seeds", "0"), "seeds is '0'; expected how many, as 5, or from which to which, as 5-9"),
+        (("full", "--seeds", "9-5"), "seeds is '9-5'"),
+        (("full", "--dry-run", "--from-records"), "give one of them"),
+        (("full", "--samples", "1000"), "table 'full' has nothing with samples 1000; it has all"),
+        (("full", "--encoder", "tiny"), "table 'full' has nothing with encoder 'tiny'; it has"),
+        (("full", "--variant", "wrapped"), "nothing with variant 'wrapped'"),
+        (("full", "--memory", "balanced"), "memory is 'balanced'; expected random or batch"),
+        (("svhn-reduced", "--images", "svhn.zip"), "images is 'svhn.zip'; expected NAME=PATH"),
+        (("svhn-reduced", "--images", "cifar10=x.zip"), "where NAME is svhn"),
+        (("svhn-reduced", "--device", "abacus"), "device is 'abacus'"),
+    ],
+)
+def test_what_cannot_be_is_told(flags: tuple[str, ...], message: str, out: Path) -> None:
+    assert message in fails(2, "reproduce", *flags, "--out", out)
+    assert not out.parent.exists()
+
+
+def test_data_that_is_missing_is_told_before_any_training(tmp_path: Path, out: Path) -> None:
+    flags = ("reproduce", "svhn-reduced", "--out", out, "--data-root", tmp_path / "nothing")
+    result = run_apart(*flags, before=NO_NETWORK)
+    assert result.code == 3, result.err
+    assert "train_32x32.mat" in result.err
+    assert not out.parent.exists()
+
+
+def test_a_damaged_data_file_is_told_before_any_training(tmp_path: Path, out: Path) -> None:
+    (tmp_path / "train_32x32.mat").write_bytes(b"damaged")
+    result = run_apart("reproduce", "svhn-reduced", "--out", out, "--data-root", tmp_path, before=NO_NETWORK)
+    assert result.code == 3, result.err
+    assert "damaged" in result.err
+    assert not out.parent.exists()
+
+
+def test_a_stand_in_that_is_not_there_is_told(small: str, out: Path) -> None:
+    assert "neither a published data set" in fails(3, "reproduce", "svhn-reduced", "--images", "svhn=no.zip")
+
+
+def test_records_of_other_images_are_not_gone_on_with(small: str, out: Path, tmp_path: Path) -> None:
+    succeeds("reproduce", "svhn-reduced", "--seeds", 1, "--out", out, small)
+    for split in ("train", "test"):
+        photos(tmp_path / "others" / split, count=20, seed=500)
+    others = f"--images=svhn={tmp_path / 'others'}"
+    message = fails(3, "reproduce", "svhn-reduced", "--seeds", 2, "--out", out, others)
+    assert "is of other images (images, 40 for training)" in message
+
+
+# Words
+
+
+@pytest.mark.parametrize(("text", "seeds"), [("1", [0]), ("3", [0, 1, 2]), ("5-7", [5, 6, 7]), ("4-4", [4])])
+def test_seeds(text: str, seeds: list[int]) -> None:
+    assert list(seeds_named(text)) == seeds
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "five", "3-", "3-1", "1.5", "²"])
+def test_no_seeds(text: str) -> None:
+    with pytest.raises(SettingsError, match="expected how many"):
+        seeds_named(text)
+
+
+def test_columns_stand_in_line_and_empty_ones_are_left_out() -> None:
+    assert aligned([["a", "b", "c"], ["wide", "", "x"]]) == ["a     c", "wide  x"]
+
+
+def test_parameters_need_no_runs(tmp_path: Path) -> None:
+    result = succeeds("reproduce", "parameters", "--encoder", "resnet18", "--out", tmp_path / "table")
+    assert result.out.count("equal") == 4
+    assert [path.name for path in tmp_path.iterdir()] == ["table"]

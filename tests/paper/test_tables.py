@@ -1,0 +1,171 @@
+"""Tables from records alone: each run in its cell, memory sources apart, and nothing mixed that does not belong."""
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from memwrap.errors import DataError, SaveError, SettingsError
+from memwrap.paper.grid import Task, cells_of, task_for, tasks_of
+from memwrap.paper.published import Cell, published
+from memwrap.paper.records import Images, Seconds
+from memwrap.paper.rows import SUBSET, WHOLE_SET, Row
+from memwrap.paper.tables import FILES, caption_of, counted, rows_of, title_of, write
+from tests.paper.recorded import ORIGIN, TASK, drawn, failed, recorded
+
+CELL = Cell("accuracy", "svhn", 1000, "mobilenet_v2", "memory_wrap", 100)
+CELLS = cells_of("svhn-reduced")
+
+
+def at(rows: list[Row], cell: Cell, source: str = "") -> Row:
+    (row,) = [row for row in rows if (row.cell, row.source) == (cell, source)]
+    return row
+
+
+def test_each_run_counts_in_its_cell_in_percent() -> None:
+    records = [recorded(task, 0.2 + task.seed / 100) for task in tasks_of("svhn-reduced", range(3))]
+    rows = rows_of("svhn-reduced", CELLS, records)
+    assert [row.cell for row in rows] == CELLS
+    for row in rows:
+        assert row.comparison is not None
+        assert row.comparison.runs == 3
+        assert row.comparison.mean == pytest.approx(21.0)
+        assert row.comparison.published == published("svhn-reduced")[row.cell]
+        assert row.verdict is not None
+
+
+def test_accuracy_is_that_with_memories_of_the_training_subset() -> None:
+    row = at(rows_of("svhn-reduced", CELLS, [recorded(accuracy=0.6)]), CELL)
+    assert row.comparison is not None
+    assert row.comparison.mean == pytest.approx(60.0), "that of the whole training set would be 30"
+
+
+def test_cells_without_runs_have_none() -> None:
+    rows = rows_of("svhn-reduced", CELLS, [recorded()])
+    assert sum(row.comparison is not None for row in rows) == 1
+    assert len(rows) == 27
+
+
+def test_only_the_cells_asked_for_are_shown_and_judged() -> None:
+    records = [recorded(task, 0.2 + task.seed / 100) for task in tasks_of("svhn-reduced", range(3))]
+    cells = cells_of("svhn-reduced", encoder="resnet18", samples=1000)
+    rows = rows_of("svhn-reduced", cells, records)
+    assert [row.cell for row in rows] == cells
+    assert all(row.verdict is not None and row.verdict.cells == 3 for row in rows)
+
+
+def test_runs_of_other_tables_are_passed_over() -> None:
+    others = [replace(TASK, memory_size=20), replace(TASK, data="cifar10"), replace(TASK, samples=None)]
+    rows = rows_of("svhn-reduced", CELLS, [recorded(task) for task in others])
+    assert all(row.comparison is None for row in rows)
+
+
+def test_both_sources_of_the_memory_have_rows_of_their_own_and_only_the_paper_s_is_judged() -> None:
+    records = [recorded(task) for task in tasks_of("explanations", range(3), data="svhn")]
+    for table, metric, whole, subset in (
+        ("explanations", "explanation_accuracy", 80.0, 90.0),
+        ("counterfactuals", "counterfactual_accuracy", 50.0, 40.0),
+    ):
+        rows = rows_of(table, cells_of(table), records)
+        cell = replace(CELL, metric=metric)
+        published_way, other_way = at(rows, cell, WHOLE_SET), at(rows, cell, SUBSET)
+        assert published_way.comparison is not None
+        assert published_way.comparison.mean == pytest.approx(whole)
+        assert published_way.verdict is not None
+        assert other_way.comparison is not None
+        assert other_way.comparison.mean == pytest.approx(subset)
+        assert other_way.verdict is None
+        assert {row.source for row in rows} == {WHOLE_SET, SUBSET}
+
+
+def test_a_run_that_never_had_a_counterfactual_on_top_has_no_accuracy_on_them() -> None:
+    sure = {"images": 1, "drawn": {"training_subset": drawn(1, 1, None), "whole_training_set": drawn(1, 1, None)}}
+    records = [recorded(), recorded(replace(TASK, seed=4), metrics=sure)]
+    rows = rows_of("counterfactuals", cells_of("counterfactuals"), records)
+    row = at(rows, replace(CELL, metric="counterfactual_accuracy"), WHOLE_SET)
+    assert row.comparison is not None
+    assert row.comparison.runs == 1
+
+
+def test_batch_as_memory_never_mixes_with_the_paper_s_way() -> None:
+    batch = replace(TASK, memory="batch")
+    standard = Task("svhn", 1000, "mobilenet_v2", "standard", 0, 0)
+    records = [recorded(TASK, 0.5), recorded(batch, 0.9), recorded(standard, 0.4)]
+    for memory, mean in (("random", 50.0), ("batch", 90.0)):
+        rows = rows_of("svhn-reduced", CELLS, records, memory)
+        row = at(rows, CELL)
+        assert row.comparison is not None
+        assert row.comparison.mean == pytest.approx(mean)
+        assert row.comparison.runs == 1
+        assert sum(each.comparison is not None for each in rows) == 2, "Standard is the same run in both"
+    assert "batch as memory" in title_of("svhn-reduced", "batch")
+    assert "batch" not in title_of("svhn-reduced")
+
+
+def test_runs_on_different_images_are_not_mixed() -> None:
+    other = Images("svhn.zip", "beef", 20000, 10000)
+    records = [recorded(), recorded(replace(TASK, seed=4), images=other)]
+    message = r"svhn: the records are of different images: .*seed3 of svhn \(73,257 .*seed4 of svhn.zip \(20,000"
+    with pytest.raises(DataError, match=message):
+        rows_of("svhn-reduced", CELLS, records)
+    elsewhere = recorded(replace(TASK, data="cifar10"), images=other)
+    assert rows_of("svhn-reduced", CELLS, [recorded(), elsewhere]), "another data set has other images anyway"
+
+
+def test_parameters_are_counted_to_the_last_digit() -> None:
+    cells = cells_of("parameters", encoder="mobilenet_v2")
+    assert [counted(cell) for cell in cells] == [1280, 2_296_922, 5_589_082, 15_447_642]
+    rows = rows_of("parameters", cells, [])
+    assert [row.verdict is not None and row.verdict.word for row in rows] == ["agrees"] * 4
+
+
+def test_cost_is_measured_elsewhere() -> None:
+    with pytest.raises(SettingsError, match="memwrap bench"):
+        rows_of("cost", cells_of("cost"), [])
+
+
+def test_a_caption_tells_where_when_and_by_what() -> None:
+    later = replace(ORIGIN, device="NVIDIA H200", engine="graph", side_by_side=5, dirty=True)
+    later = replace(later, versions={**ORIGIN.versions, "cuda": "13.0"})
+    records = [
+        recorded(),
+        recorded(origin=later, date="2026-11-18T00:00:00+00:00", seconds=Seconds(3600.0, 585.0)),
+    ]
+    caption = caption_of(records, [failed(replace(TASK, seed=9))])
+    for words in (
+        "2 runs on cpu, NVIDIA H200, 2026-11-16 to 2026-11-18, 1.17 hours together, in fp32.",
+        "memwrap 0.1.0, torch 2.11",
+        "torch 2.11 with CUDA 13.0",
+        "commit 0123456789, 0123456789 with changes",
+        "Engine: loop, graph, 5 runs side by side.",
+        "Images: svhn (73,257 for training, 26,032 for the test).",
+        "1 run failed and is not counted: svhn-1000-mobilenet_v2-memory_wrap-100-random-seed9.",
+    ):
+        assert words in caption
+    assert caption_of([]) == ""
+
+
+def test_a_table_becomes_four_files(tmp_path: Path) -> None:
+    records = [recorded(task, 0.2 + task.seed / 100) for task in tasks_of("svhn-reduced", range(2))]
+    rows = rows_of("svhn-reduced", CELLS, records)
+    for _ in range(2):  # the second time in the place of the first
+        written = write(tmp_path / "deep" / "table", rows, title_of("svhn-reduced"), "on a Monday")
+    assert sorted(path.name for path in (tmp_path / "deep" / "table").iterdir()) == sorted(FILES)
+    by_name = {path.name: path for path in written}
+    assert "on a Monday" in by_name["table.md"].read_text()
+    assert "on a Monday" in by_name["table.html"].read_text()
+    assert by_name["table.png"].read_bytes().startswith(b"\x89PNG")
+    with by_name["table.csv"].open() as file:
+        lines = list(csv.DictReader(file))
+    assert [(line["encoder"], line["variant"], line["samples"]) for line in lines] == [
+        (cell.encoder, cell.variant, str(cell.samples)) for cell in CELLS
+    ]
+    assert {line["ours_mean"] for line in lines} == {"20.5"}
+
+
+def test_a_folder_that_cannot_be_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    rows = rows_of("svhn-reduced", CELLS[:1], [recorded(task_for(CELLS[0], 0))])
+    with pytest.raises(SaveError, match="the table cannot be written"):
+        write(tmp_path / "file" / "table", rows, "title", "caption")
