@@ -12,8 +12,8 @@ from memwrap.data.published import digits
 from memwrap.errors import RunError, SaveError
 from memwrap.recipes import DEFAULT, recipe
 from memwrap.report.content import Pictures
-from memwrap.report.making import content_for, new_manifest, page_for
-from memwrap.report.page import HeatmapOptions
+from memwrap.report.making import report_of
+from memwrap.report.page import DEMO_TITLE, HeatmapOptions
 from memwrap.runs.evaluation import evaluate_run, finished_model
 from memwrap.runs.folder import RECORD, open_run
 from memwrap.runs.reporting import source_at
@@ -93,9 +93,8 @@ def _save_report(path: Path, out: Path, data: DataSet) -> None:
     pixels = next(test.images.batches([torch.arange(PICTURES)]))
     source = replace(source_at(run.path), path=str(out.absolute()))
     pictures = Pictures(pixels, tuple(f"digit {name}" for name in test.names), test.labels)
-    manifest = new_manifest(source, pictures, "memwrap demo", SHOWN, HeatmapOptions())
-    page = page_for(manifest, content_for(manifest, source, pixels), source)
-    (path / REPORT).write_text(page, encoding="utf-8")
+    report = report_of(source, pictures, DEMO_TITLE, SHOWN, HeatmapOptions())
+    (path / REPORT).write_text(report.page(), encoding="utf-8")
 
 
 def _save_pictures(path: Path, data: DataSet) -> None:

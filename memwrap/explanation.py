@@ -19,6 +19,7 @@ from memwrap.what_if import WhatIf
 # How far logits may move, as a share of the largest, when samples of weight zero are left out: rounding alone. In half
 # precision that is more: so many times the gap between one and the next number.
 TOLERANCE, GAPS = 1e-4, 8
+STRONGEST = 3  # samples that are shown in short
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Check:
         return self.same_prediction and self.logit_difference <= self.tolerance
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Explanation:
     """One input's prediction and the memory samples behind it.
 
@@ -118,6 +119,21 @@ class Explanation:
     def flip_set(self) -> FlipSet:
         """The smallest set of memory samples whose removal changes the prediction, as far as it can be found."""
         return find_flip_set(self.what_if, self.row, self.prediction)
+
+    def __repr__(self) -> str:
+        """In short: tensors tell people little."""
+        probability = float(self.probabilities[self.prediction])
+        doubt = ", uncertain" if self.uncertain else ""
+        shown = [
+            f"#{sample.index} {100 * sample.weight:.1f} %"
+            + ("" if sample.effect is None else f" (effect {100 * sample.effect:+.1f} points)")
+            for sample in self.samples[:STRONGEST]
+        ]
+        more = ", ..." if len(self.samples) > STRONGEST else ""
+        return (
+            f"<Explanation: class {self.prediction}, {100 * probability:.1f} %{doubt}; uses {len(self.samples)} of "
+            f"{len(self.weights)} memory samples: {', '.join(shown)}{more}>"
+        )
 
     def check(self) -> Check:
         """Judge the input once more with a memory that holds nothing but the samples used."""

@@ -8,7 +8,7 @@ from torch import Tensor
 from memwrap.metrics import predicted
 from memwrap.what_if import WhatIf
 
-EXACT = 3  # samples: all sets up to this size are tried
+EXACT = 3  # samples: all sets up to this size are tried, as long as there are not too many
 MOST_SETS = 500_000  # of one size that are tried; a memory of 100 has 161,700 of three
 MOST_REMOVED = 30  # beyond which a set tells nobody anything
 
@@ -18,8 +18,9 @@ class FlipSet:
     """Memory samples whose removal changes the prediction.
 
     indices: strongest first; None if no such set was found. prediction: what the input is then taken for.
-    proven: that no smaller set does, or for None that no set at all does; otherwise it is what a greedy search found.
-    tried: sets of up to so many samples were all tried, in vain.
+    proven: that no smaller set does, or for None that no set at all does; otherwise it is what a greedy search found,
+    which takes out at most MOST_REMOVED. tried: sets of up to so many samples were all tried, in vain; fewer than EXACT
+    if there were more than MOST_SETS of a size.
     """
 
     indices: tuple[int, ...] | None
@@ -101,7 +102,8 @@ def _without_needless(
             break
         ordered = fewer[int(needless[-1])]
     other = int(predicted(_logits(what_if, row, ordered.unsqueeze(0))))
-    return FlipSet(tuple(ordered.tolist()), other, proven=False, tried=tried)
+    smallest = len(ordered) == tried + 1  # as all smaller ones were tried in vain
+    return FlipSet(tuple(ordered.tolist()), other, proven=smallest, tried=tried)
 
 
 def _logits(what_if: WhatIf, row: int, sets: Tensor) -> Tensor:

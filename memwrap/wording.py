@@ -1,37 +1,46 @@
 """What an explanation says, in plain words: the same in a terminal, a report and a browser."""
 
+import math
 import re
 from collections.abc import Callable
 
 from memwrap.explanation import Explanation
 
-MOST_LISTED = 10  # memory images, by number
+SMALL_EFFECT = 0.01  # on the probability: up to this, a memory image alone decided nothing
 
 _AN = re.compile(r"[aeiou8]|1[18](?!\d)", re.IGNORECASE)  # how a class begins that is "an" one
 
 
+# Words, and numbers between them, which the words alone cannot tell from numbers in names.
+Parts = list[str | float]
+
+
 def sentence(explanation: Explanation, class_name: Callable[[int], str]) -> str:
-    """Who decided, and what speaks against it."""
-    parts = sentence_parts(explanation, class_name)
-    return "".join(part if isinstance(part, str) else percent(part) for part in parts)
+    """What the model takes the memory images for that it used."""
+    return joined(sentence_parts(explanation, class_name), percent)
 
 
-def sentence_parts(explanation: Explanation, class_name: Callable[[int], str]) -> list[str | float]:
-    """The same in pieces: words, and shares between them, which the words alone cannot tell from numbers in names."""
+def sentence_parts(explanation: Explanation, class_name: Callable[[int], str]) -> Parts:
+    """The same in pieces: words, and shares between them."""
     if explanation.uncertain is None:
-        return ["The memory holds a single image, so nothing can be held against it."]
+        return ["The memory holds a single image, so there is no other to compare it with."]
     own, top = _a(class_name(explanation.prediction)), explanation.samples[0]
     if explanation.uncertain:
-        return [f"Unsure: the most used memory image is {_a(class_name(_known(top.prediction)))}."]
+        taken = f"Unsure: the model takes the most used memory image for {_a(class_name(_known(top.prediction)))}"
+        return [f"{taken}; its label is {class_name(top.label)}." if top.label != top.prediction else f"{taken}."]
+    examples = explanation.examples
+    mislabelled = sum(sample.weight for sample in examples if sample.label != sample.prediction)
+    labels: Parts = [" (", mislabelled, " on such with another label)"] if mislabelled else []
     if explanation.counterfactual is None:
-        return [f"All memory images used are {own}, too."]
-    other, against = strongest_other(explanation)
+        return [f"The model takes all memory images that it used for {own}, too", *labels, "."]
+    other, weight = strongest_other(explanation)
     return [
-        sum(sample.weight for sample in explanation.examples),
-        f" of the weight is on memory images that are {own}, too; what speaks against it most is "
-        f"{_a(class_name(other))} with ",
-        against,
-        ".",
+        sum(sample.weight for sample in examples),
+        f" of the weight is on memory images that the model takes for {own}, too",
+        *labels,
+        f"; of the other classes {class_name(other)} has most, ",
+        weight,
+        " in all.",
     ]
 
 
@@ -43,22 +52,54 @@ def strongest_other(explanation: Explanation) -> tuple[int, float]:
     return max(sums.items(), key=lambda each: (each[1], -each[0]))
 
 
+def largest_effect(explanation: Explanation) -> float | None:
+    """By how much the probability changes at most if one memory image is taken out; None if that is not known."""
+    effects = [abs(sample.effect) for sample in explanation.samples if sample.effect is not None]
+    return max(effects) if effects else None
+
+
+def effect_sentence(explanation: Explanation) -> str:
+    """What any one memory image did; nothing if that is not known."""
+    return joined(effect_parts(explanation), magnitude)
+
+
+def effect_parts(explanation: Explanation) -> Parts:
+    """The same in pieces: words, and a change of the probability between them."""
+    largest = largest_effect(explanation)
+    if largest is None:
+        return []
+    if largest >= SMALL_EFFECT:
+        return ["Taking out one memory image changes the probability by up to ", largest, " points."]
+    return [
+        "Taking out any one memory image changes the probability by at most ",
+        max(1, math.ceil(1000 * largest)) / 1000,  # in tenths of a point, rounded up
+        " points: the image itself decided, or many of them together.",
+    ]
+
+
 def flip_words(explanation: Explanation, class_name: Callable[[int], str]) -> str:
-    """How many memory images the prediction hangs on."""
-    found = explanation.flip_set
+    """How many memory images the prediction hangs on, as far as that tells people anything."""
+    found, own = explanation.flip_set, _a(class_name(explanation.prediction))
+    if explanation.uncertain is None:
+        return "The only memory image cannot be taken out."
+    if found.indices is not None and found.proven:
+        other = _a(class_name(_known(found.prediction)))
+        listed = ", ".join(f"#{index}" for index in found.indices)
+        if len(found.indices) == 1:
+            return f"Without memory image {listed} it would be taken for {other}."
+        count = len(found.indices)
+        return f"Without these {count} memory images it would be taken for {other}: {listed}. No fewer would do."
     if found.indices is None and found.proven:
-        return "No removal of memory images changes it."
-    if found.indices is None:
-        return (
-            f"No removal of memory images was found to change the prediction (all of up to {found.tried} were tried)."
-        )
-    count, other = len(found.indices), _a(class_name(_known(found.prediction)))
-    images = "one memory image" if count == 1 else f"{count} memory images"
-    smallest = found.proven or count == found.tried + 1  # as all sets up to that size were tried in vain
-    fewer = " and no fewer" if smallest else f"; perhaps fewer suffice, but more than {found.tried}"
-    listed = ", ".join(f"#{index}" for index in found.indices)
-    which = f" ({listed})" if count <= MOST_LISTED else ""  # nobody looks at more
-    return f"It would become {other} without {images}{which}{fewer}."
+        return f"Whichever memory images are taken out, it is still taken for {own}."
+    if found.tried == 0:
+        return "So many memory images were used that it was not tried out which of them it hangs on."
+    some = "one is" if found.tried == 1 else f"{found.tried} are"
+    return f"It does not hang on a few memory images: whichever {some} taken out, it is still taken for {own}."
+
+
+def joined(parts: Parts, written: Callable[[float], str]) -> str:
+    """written: how the numbers are."""
+    return "".join(part if isinstance(part, str) else written(part) for part in parts)
 
 
 def percent(share: float) -> str:
@@ -70,6 +111,16 @@ def points(change: float) -> str:
     """A change of a probability in points, 0.021 as +2.1; nothing as 0.0."""
     rounded = f"{100 * change:+.1f}"
     return "0.0" if float(rounded) == 0 else rounded.replace("-", "−")
+
+
+def magnitude(change: float) -> str:
+    """Likewise without a sign."""
+    return f"{100 * abs(change):.1f}"
+
+
+def image_name(name: str) -> str:
+    """An image by its name, which alone might be taken for a class if it is a mere number: 22 as image 22."""
+    return f"image {name}" if name.isdecimal() else name
 
 
 def _a(name: str) -> str:

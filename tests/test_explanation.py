@@ -412,3 +412,38 @@ def test_what_needs_the_weights_is_refused_once_they_have_changed(head: str) -> 
         ].tolist()
     assert kept.flip_set is kept_set  # what was found before stays
     assert kept.samples is kept_samples
+
+
+# In short
+
+
+def test_an_explanation_is_printed_in_short() -> None:
+    """The numbers are those of the five points above."""
+    points = tensor([[4.0, 3.0], [3.0, 4.0], [4.0, -3.0], [0.0, 5.0], [-5.0, 0.0]]).double()
+    right, up = explained(
+        hand_made([[1, 0], [0, 1]]), tensor([[5.0, 0.0], [0.0, 5.0]]).double(), points, [0, 1, 0, 1, 0]
+    )
+    assert right.uncertain
+    for explanation in (right, up):
+        probability = 100 * float(explanation.probabilities.max())
+        listed = ", ".join(
+            f"#{sample.index} {100 * sample.weight:.1f} % (effect {100 * sample.effect:+.1f} points)"
+            for sample in explanation.samples[:3]
+        )
+        doubt = ", uncertain" if explanation is right else ""
+        assert (
+            str(explanation)
+            == repr(explanation)
+            == (
+                f"<Explanation: class {explanation.prediction}, {probability:.1f} %{doubt}; uses "
+                f"{len(explanation.samples)} of 5 memory samples: {listed}>"
+            )
+        )
+    assert "#3 53.3 %" in str(up)
+    assert "tensor" not in str(up)
+
+
+def test_of_many_samples_the_strongest_are_printed() -> None:
+    memory = tensor([[1.0, 0.0]] * 5).double()
+    (many,) = explained(hand_made([[1, 0], [0, 1]]), tensor([[1.0, 0.0]]).double(), memory, effects=False)
+    assert str(many).endswith("uses 5 of 5 memory samples: #0 20.0 %, #1 20.0 %, #2 20.0 %, ...>")

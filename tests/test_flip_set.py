@@ -52,7 +52,6 @@ def test_up_to_three_samples_it_is_the_first_of_all_subsets() -> None:
             assert flip == FlipSet(indices, other, proven=True, tried=len(indices) - 1), seed
             kinds.add((len(indices), world[0].variant, world[0].head_kind))
         else:
-            assert not flip.proven, seed
             assert flip.tried == 3, seed
     assert len(kinds) == 3 * 2 * 2  # sets of one, two and three samples, for each kind of layer
 
@@ -62,7 +61,7 @@ def test_beyond_three_samples_it_is_a_set_that_cannot_spare_any() -> None:
     for seed in SEEDS:
         layer, encoding, memory = small_world(seed)
         flip = found(layer, encoding, memory)
-        if flip.proven or flip.indices is None:
+        if flip.tried < 3 or flip.indices is None:
             continue
         assert len(flip.indices) >= 4
         fewer = [flip.indices[:place] + flip.indices[place + 1 :] for place in range(len(flip.indices))]
@@ -70,7 +69,10 @@ def test_beyond_three_samples_it_is_a_set_that_cannot_spare_any() -> None:
         prediction = int(predicted(layer(encoding, memory)))
         assert flip.prediction == other != prediction, seed
         assert set(kept) == {prediction}, seed
-        assert len(flip.indices) >= len(smallest(layer, encoding, memory, most=7)[0])
+        fewest = len(smallest(layer, encoding, memory, most=7)[0])
+        assert len(flip.indices) >= fewest
+        assert flip.proven == (len(flip.indices) == 4), seed
+        assert not flip.proven or fewest == 4, seed
         sizes.append(len(flip.indices))
     assert set(sizes) >= {4, 5}
 
@@ -163,7 +165,7 @@ def test_a_set_can_spare_no_sample_even_after_others_were_spared() -> None:
     for seed in range(60):
         layer, encoding, memory = drawn(seed, 1, 12)
         flip = found(layer, encoding, memory)
-        if flip.indices is None or flip.proven:
+        if flip.indices is None or flip.tried < 3:
             continue
         searched += 1
         fewer = [flip.indices[:place] + flip.indices[place + 1 :] for place in range(len(flip.indices))]
@@ -176,7 +178,7 @@ def test_a_greedy_set_comes_in_the_order_of_weights_and_then_of_the_memory() -> 
     for seed in range(60):
         layer, encoding, memory = drawn(seed, 1, 12)
         flip, weights = found(layer, encoding, memory), layer.read(encoding, memory).weights[0].tolist()
-        if flip.indices is None or flip.proven:
+        if flip.indices is None or flip.tried < 3:
             continue
         assert list(flip.indices) == sorted(flip.indices, key=lambda index: (-weights[index], index)), seed
         ties += sum(weights[index] == 0 for index in flip.indices) > 1
@@ -215,7 +217,7 @@ def test_a_greedy_set_is_what_slow_steps_find_less_the_weakest_that_it_can_spare
         left = spared[-1]
     assert (len(left) < len(steps or [])) == (seed > 10)  # the later worlds are chosen so
     assert found(*world).indices == (tuple(left) or None)
-    assert (found(*world).proven, found(*world).tried) == (False, 0)
+    assert (found(*world).proven, found(*world).tried) == (len(left) == 1, 0)
 
 
 # Limits
@@ -251,10 +253,15 @@ def test_sets_count_once_however_they_are_grown(monkeypatch: pytest.MonkeyPatch)
     """As in the world by hand above, where only sample 0 has a weight: two sets of two, each grown in one way."""
     layer = hand_made([[1, 2, 0], [0, 0, 1]])
     world = layer, tensor([[5.0, 0, 0]]).double(), tensor([[5.0, 0, 0], [-3, 4, 0], [-4, 0, 3]]).double()
+    searched: list[int] = []
+    greedy = memwrap.flip_set._greedy
+    monkeypatch.setattr(memwrap.flip_set, "_greedy", lambda *given: (searched.append(1), greedy(*given))[1])
     monkeypatch.setattr(memwrap.flip_set, "MOST_SETS", 2)
     assert found(*world) == FlipSet((0, 1), 1, proven=True, tried=1)
+    assert not searched
     monkeypatch.setattr(memwrap.flip_set, "MOST_SETS", 1)
-    assert found(*world) == FlipSet((0, 1), 1, proven=False, tried=1)
+    assert found(*world) == FlipSet((0, 1), 1, proven=True, tried=1), "as no single one does"
+    assert searched
 
 
 def test_sets_are_no_longer_grown_once_they_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,7 +283,8 @@ def test_a_search_without_tried_sets_may_find_small_ones(monkeypatch: pytest.Mon
     exact = [found(*small_world(seed)) for seed in SEEDS[:40]]
     monkeypatch.setattr(memwrap.flip_set, "MOST_SETS", 0)
     greedy = [found(*small_world(seed)) for seed in SEEDS[:40]]
-    assert {(flip.proven, flip.tried) for flip in greedy} == {(False, 0)}
+    assert {flip.tried for flip in greedy} == {0}
+    assert all(flip.proven == (flip.indices is not None and len(flip.indices) == 1) for flip in greedy)
     for known, flip in zip(exact, greedy, strict=True):
         if flip.indices is not None:
             assert known.indices is not None
@@ -290,7 +298,7 @@ def test_no_more_samples_are_taken_out_than_the_most(monkeypatch: pytest.MonkeyP
     world = small_world(6)
     flip = found(*world)
     count = len(flip.indices)
-    assert not flip.proven
+    assert flip.tried == 3, "else it was not searched for greedily"
     monkeypatch.setattr(memwrap.flip_set, "MOST_REMOVED", count)
     assert found(*world) == flip
     monkeypatch.setattr(memwrap.flip_set, "MOST_REMOVED", count - 1)

@@ -1,5 +1,6 @@
-"""Sentences: who decided, what speaks against it, and on how many memory images it hangs."""
+"""Sentences: what the model compared an image with, what that did, and on how many memory images it hangs."""
 
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,10 +20,25 @@ def class_name(label: int) -> str:
 
 
 def an_explanation(
-    prediction: int, *used: tuple[float, int | None], uncertain: bool | None = False, flip_set: FlipSet | None = None
+    prediction: int,
+    *used: tuple[float, int | None],
+    uncertain: bool | None = False,
+    flip_set: FlipSet | None = None,
+    labels: tuple[int, ...] | None = None,
+    effects: tuple[float, ...] | None = None,
 ) -> Any:
-    """used: weight and the model's class for each memory sample."""
-    samples = [MemorySample(index, weight, 0, own, None, None) for index, (weight, own) in enumerate(used)]
+    """used: weight and the model's class for each memory sample; labels: where they are others."""
+    samples = [
+        MemorySample(
+            index,
+            weight,
+            (own or 0) if labels is None else labels[index],
+            own,
+            None if effects is None else effects[index],
+            None,
+        )
+        for index, (weight, own) in enumerate(used)
+    ]
     against = [sample for sample in samples if sample.prediction not in (prediction, None)]
     return SimpleNamespace(
         prediction=prediction,
@@ -40,24 +56,42 @@ def an_explanation(
 
 def test_what_was_used_most_is_named_if_it_is_of_another_class() -> None:
     unsure = an_explanation(0, (0.6, 2), (0.4, 0), uncertain=True)
-    assert wording.sentence(unsure, class_name) == "Unsure: the most used memory image is an eel."
+    assert wording.sentence(unsure, class_name) == "Unsure: the model takes the most used memory image for an eel."
+
+
+def test_that_its_label_is_another_is_said() -> None:
+    unsure = an_explanation(0, (0.6, 2), (0.4, 0), uncertain=True, labels=(1, 1))
+    assert wording.sentence(unsure, class_name) == (
+        "Unsure: the model takes the most used memory image for an eel; its label is dog."
+    )
+
+
+def test_weight_on_images_with_another_label_is_said() -> None:
+    agreed = an_explanation(1, (0.6, 1), (0.25, 1), (0.15, 1), labels=(1, 0, 2))
+    assert wording.sentence(agreed, class_name) == (
+        "The model takes all memory images that it used for a dog, too (40.0 % on such with another label)."
+    )
+    mixed = an_explanation(1, (0.6, 1), (0.25, 1), (0.15, 0), labels=(1, 0, 2))
+    assert wording.sentence(mixed, class_name) == (
+        "85.0 % of the weight is on memory images that the model takes for a dog, too (25.0 % on such with another "
+        "label); of the other classes cat has most, 15.0 % in all."
+    )
 
 
 def test_that_all_agree_is_said() -> None:
-    assert (
-        wording.sentence(an_explanation(1, (0.6, 1), (0.4, 1)), class_name) == "All memory images used are a dog, too."
-    )
+    agreed = an_explanation(1, (0.6, 1), (0.4, 1))
+    assert wording.sentence(agreed, class_name) == "The model takes all memory images that it used for a dog, too."
 
 
-def test_what_speaks_against_it_is_the_class_of_most_weight_not_the_strongest_image() -> None:
+def test_the_other_class_is_that_of_most_weight_not_of_the_strongest_image() -> None:
     mixed = an_explanation(0, (0.3, 0), (0.25, 1), (0.2, 2), (0.15, 2), (0.1, 0))
     assert wording.sentence(mixed, class_name) == (
-        "40.0 % of the weight is on memory images that are a cat, too; what speaks against it most is an eel with "
-        "35.0 %."
+        "40.0 % of the weight is on memory images that the model takes for a cat, too; of the other classes eel has "
+        "most, 35.0 % in all."
     )
 
 
-def test_of_classes_that_weigh_the_same_the_first_speaks() -> None:
+def test_of_classes_that_weigh_the_same_the_first_is_named() -> None:
     assert wording.strongest_other(an_explanation(0, (0.5, 0), (0.25, 2), (0.25, 1))) == (1, 0.25)
 
 
@@ -67,15 +101,28 @@ def test_shares_stand_apart_from_the_words() -> None:
     parts = wording.sentence_parts(mixed, lambda label: ("40.0 %", "12.5")[label])
     assert parts == [
         0.75,
-        " of the weight is on memory images that are a 40.0 %, too; what speaks against it most is a 12.5 with ",
+        " of the weight is on memory images that the model takes for a 40.0 %, too",
+        "; of the other classes 12.5 has most, ",
         0.25,
-        ".",
+        " in all.",
     ]
 
 
-def test_a_memory_of_one_has_nothing_to_hold_against() -> None:
+def test_no_class_is_said_to_speak_for_or_against() -> None:
+    """That is for the effect to say, whose sign is often another."""
+    for explanation in (
+        an_explanation(0, (0.6, 2), (0.4, 0), uncertain=True),
+        an_explanation(0, (0.6, 0), (0.4, 1)),
+        an_explanation(0, (1.0, 0)),
+    ):
+        assert not re.search("speak|spoke|against", wording.sentence(explanation, class_name))
+
+
+def test_a_memory_of_one_has_nothing_to_be_compared_with() -> None:
     alone = an_explanation(0, (1.0, None), uncertain=None)
-    assert wording.sentence(alone, class_name) == "The memory holds a single image, so nothing can be held against it."
+    assert wording.sentence(alone, class_name) == (
+        "The memory holds a single image, so there is no other to compare it with."
+    )
 
 
 def test_sentences_of_a_world_worked_out_by_hand() -> None:
@@ -85,11 +132,16 @@ def test_sentences_of_a_world_worked_out_by_hand() -> None:
     right, up, below = explained(
         hand_made([[1, 0], [0, 1]]), tensor([[5.0, 0.0], [0.0, 5.0], [4.0, -3.0]]).double(), points, [0, 1, 0, 1, 0]
     )
-    assert wording.sentence(right, class_name) == "Unsure: the most used memory image is a dog."
-    assert wording.sentence(up, class_name) == "All memory images used are a dog, too."
+    assert wording.sentence(right, class_name) == (
+        "Unsure: the model takes the most used memory image for a dog; its label is cat."
+    )
+    # Up: similarities .6 (0), .8 (1) and 1 (3), so the threshold is .467, and the first, labelled 0, has .133.
+    assert wording.sentence(up, class_name) == (
+        "The model takes all memory images that it used for a dog, too (13.3 % on such with another label)."
+    )
     assert wording.sentence(below, class_name) == (
-        "86.0 % of the weight is on memory images that are a cat, too; what speaks against it most is a dog with "
-        "14.0 %."
+        "86.0 % of the weight is on memory images that the model takes for a cat, too; of the other classes dog has "
+        "most, 14.0 % in all."
     )
 
 
@@ -111,7 +163,43 @@ def test_sentences_of_a_world_worked_out_by_hand() -> None:
 )
 def test_a_class_is_a_or_an(name: str, words: str) -> None:
     sure = an_explanation(0, (1.0, 0))
-    assert wording.sentence(sure, lambda _: name) == f"All memory images used are {words}, too."
+    assert wording.sentence(sure, lambda _: name) == (
+        f"The model takes all memory images that it used for {words}, too."
+    )
+
+
+# What any one of them did
+
+
+@pytest.mark.parametrize(
+    ("effects", "words"),
+    [
+        ((0.0002, -0.0031), "any one memory image changes the probability by at most 0.4 points: the image itself"),
+        ((0.0, 0.0), "any one memory image changes the probability by at most 0.1 points: the image itself decided"),
+        ((0.0099, -0.0001), "any one memory image changes the probability by at most 1.0 points: the image itself"),
+        ((0.02, -0.3456), "one memory image changes the probability by up to 34.6 points."),
+        ((0.02, -0.001), "one memory image changes the probability by up to 2.0 points."),
+    ],
+)
+def test_what_taking_out_one_memory_image_does_is_said(effects: tuple[float, float], words: str) -> None:
+    found = wording.effect_sentence(an_explanation(0, (0.6, 0), (0.4, 1), effects=effects))
+    assert found.startswith(f"Taking out {words}")
+    assert found.endswith((" points.", " points: the image itself decided, or many of them together."))
+    assert wording.largest_effect(an_explanation(0, (0.6, 0), (0.4, 1), effects=effects)) == max(map(abs, effects))
+
+
+def test_no_row_shows_more_than_the_sentence_says() -> None:
+    for tenths in range(100):
+        effect = tenths * 1e-4 + 3e-5
+        said = wording.effect_parts(an_explanation(0, (1.0, 0), effects=(-effect,)))[1]
+        assert float(wording.points(effect)) <= float(wording.magnitude(said))
+        assert effect <= said < effect + 0.00101
+
+
+def test_where_effects_are_not_known_nothing_is_said_of_them() -> None:
+    unknown = an_explanation(0, (1.0, None), uncertain=None)
+    assert wording.effect_sentence(unknown) == ""
+    assert wording.largest_effect(unknown) is None
 
 
 # What would change it
@@ -120,39 +208,64 @@ def test_a_class_is_a_or_an(name: str, words: str) -> None:
 @pytest.mark.parametrize(
     ("found", "words"),
     [
-        (FlipSet((4,), 1, proven=True, tried=0), "It would become a dog without one memory image (#4) and no fewer."),
+        (FlipSet((4,), 1, proven=True, tried=0), "Without memory image #4 it would be taken for a dog."),
         (
             FlipSet((4, 17), 2, proven=True, tried=1),
-            "It would become an eel without 2 memory images (#4, #17) and no fewer.",
+            "Without these 2 memory images it would be taken for an eel: #4, #17. No fewer would do.",
         ),
         (
-            FlipSet((4, 1, 2, 3), 1, proven=False, tried=3),
-            "It would become a dog without 4 memory images (#4, #1, #2, #3) and no fewer.",
+            FlipSet((4, 1, 2, 3), 1, proven=True, tried=3),
+            "Without these 4 memory images it would be taken for a dog: #4, #1, #2, #3. No fewer would do.",
         ),
         (
             FlipSet((4, 1, 2, 3, 0), 1, proven=False, tried=3),
-            "It would become a dog without 5 memory images (#4, #1, #2, #3, #0); perhaps fewer suffice, but more than "
-            "3.",
+            "It does not hang on a few memory images: whichever 3 are taken out, it is still taken for a cat.",
         ),
         (
-            FlipSet(tuple(range(11)), 1, proven=False, tried=3),
-            "It would become a dog without 11 memory images; perhaps fewer suffice, but more than 3.",
+            FlipSet((4, 1, 2), 1, proven=False, tried=1),
+            "It does not hang on a few memory images: whichever one is taken out, it is still taken for a cat.",
         ),
-        (FlipSet(None, None, proven=True, tried=2), "No removal of memory images changes it."),
+        (
+            FlipSet(None, None, proven=True, tried=2),
+            "Whichever memory images are taken out, it is still taken for a cat.",
+        ),
         (
             FlipSet(None, None, proven=False, tried=3),
-            "No removal of memory images was found to change the prediction (all of up to 3 were tried).",
+            "It does not hang on a few memory images: whichever 3 are taken out, it is still taken for a cat.",
+        ),
+        (
+            FlipSet(None, None, proven=False, tried=0),
+            "So many memory images were used that it was not tried out which of them it hangs on.",
         ),
     ],
-    ids=["one", "proven", "next to those tried", "greedy", "many", "none", "none found"],
+    ids=["one", "proven", "next to those tried", "greedy", "few tried", "none", "none found", "none tried"],
 )
 def test_what_a_prediction_hangs_on_is_said(found: FlipSet, words: str) -> None:
     assert wording.flip_words(an_explanation(0, (1.0, 0), flip_set=found), class_name) == words
 
 
-def test_ten_memory_images_are_still_listed() -> None:
-    found = FlipSet(tuple(range(10)), 1, proven=True, tried=9)
-    assert ", #9) and no fewer." in wording.flip_words(an_explanation(0, (1.0, 0), flip_set=found), class_name)
+def test_the_only_memory_image_cannot_be_taken_out() -> None:
+    alone = an_explanation(0, (1.0, None), uncertain=None, flip_set=FlipSet(None, None, proven=True, tried=0))
+    assert wording.flip_words(alone, class_name) == "The only memory image cannot be taken out."
+
+
+# Names
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("22", "image 22"),
+        ("007", "image 007"),
+        ("22.png", "22.png"),
+        ("digit 22", "digit 22"),
+        ("2.5", "2.5"),
+        ("-2", "-2"),
+        ("", ""),
+    ],
+)
+def test_a_name_that_is_a_mere_number_is_not_to_be_taken_for_a_class(name: str, words: str) -> None:
+    assert wording.image_name(name) == words
 
 
 # Numbers

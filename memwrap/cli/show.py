@@ -7,8 +7,9 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
+from memwrap.explanation import MemorySample
 from memwrap.report.content import Card
-from memwrap.wording import points
+from memwrap.wording import image_name, points
 
 MOST_CLASSES = 30  # in the table of classes; of more, the worst
 WORST = 10
@@ -27,6 +28,7 @@ _SCORES = {
 }
 # Ways to tell the surest images; what each is called in the record, and on the screen.
 _SUREST = {"confidence": "  by probability", "counterfactual_weight": "  by weight on counterfactuals"}
+FEW = 100  # images, of which a share is told with its count
 _ANSWERED = (0.5, 0.8, 0.9)  # shares of the images, points of the recorded curves
 # What the heads of columns mean; with drawn memories, by where they are drawn from.
 _REMEMBERED = "the memory of {} images that predict uses"
@@ -84,7 +86,7 @@ def _scores(console: Console, record: dict[str, Any]) -> None:
     table = _table("", *columns)
     for name, words in _SCORES.items():
         if any(name in scores for scores in columns.values()):
-            table.add_row(words, *(_cell(scores.get(name)) for scores in columns.values()))
+            table.add_row(words, *(_cell(scores, name, record["images"]) for scores in columns.values()))
     console.print(table)
     for head, words in legend.items():
         console.print(f"{head}: {words}")
@@ -108,10 +110,25 @@ def _selective(console: Console, scores: dict[str, Any]) -> None:
     console.print()
 
 
-def _cell(value: Any) -> str:
+def _cell(scores: dict[str, Any], name: str, images: int) -> str:
+    """A score; on few images, a share of them with its count, as one image more or less makes much."""
+    value = scores.get(name)
     if not isinstance(value, dict):
-        return percent(value)
+        judged = _judged_by(scores, name, images)
+        if value is None or judged is None or images >= FEW:
+            return percent(value)
+        return f"{percent(value, 2 if images < 10 else 1)} ({round(value * judged)} of {judged})"
     return percent(None) if value["mean"] is None else f"{percent(value['mean'])} ± {100 * value['spread']:.2f}"
+
+
+def _judged_by(scores: dict[str, Any], name: str, images: int) -> int | None:
+    """How many images a score is a share of; None if it is no such share."""
+    if name == "calibration_error":
+        return None
+    if name not in ("counterfactual_accuracy", "example_accuracy"):
+        return images
+    on_top: int = round(scores["counterfactual_share"] * images)
+    return on_top if name == "counterfactual_accuracy" else images - on_top
 
 
 def _classes(console: Console, classes: list[str], scores: dict[str, Any]) -> None:
@@ -172,18 +189,36 @@ def _table(label: str, *numbers: str) -> Table:
 def explanation(console: Console, card: Card, memory_names: Sequence[str] | None) -> None:
     """Print why an image was taken for what it was."""
     truth = f", wrong: it is {card.true_class}" if card.wrong else ""
-    console.print(f"{card.name}: {card.prediction} ({percent(card.probability, 1)}){truth}")
+    second = "" if card.second is None else f"; then {card.second[0]} ({percent(card.second[1], 1)})"
+    console.print(f"{card.name}: {card.prediction} ({percent(card.probability, 1)}){truth}{second}")
     console.print(f"  {card.sentence}")
     table = _table("", "weight", "without it")
     for head in ("taken for", "label", "memory image"):
         table.add_column(head, overflow="fold")
-    for sample in card.samples:
-        prediction = "-" if sample.prediction is None else card.class_name(sample.prediction)
-        effect = "-" if sample.effect is None else points(sample.effect)
-        file = f"#{sample.index}" if memory_names is None else f"#{sample.index} {memory_names[sample.index]}"
-        table.add_row(" ", percent(sample.weight, 1), effect, prediction, card.class_name(sample.label), file)
+    for sample in card.strongest:
+        table.add_row(" ", *_sample(sample, card, memory_names))
+    if card.further:
+        table.add_row(" ", "...")
+    for sample in card.further:
+        table.add_row(" ", *_sample(sample, card, memory_names))
     console.print(table)
+    if card.further:
+        console.print(f"  ... {card.further_words}")
     if card.others:
         together = percent(sum(sample.weight for sample in card.others), 1)
         console.print(f"  and {len(card.others)} more with {together} together")
+    if card.effect_sentence:
+        console.print(f"  {card.effect_sentence}")
     console.print(f"  {card.flip}\n")
+
+
+def _sample(sample: MemorySample, card: Card, memory_names: Sequence[str] | None) -> tuple[str, ...]:
+    """The cells of a memory image."""
+    label = card.class_name(sample.label)
+    return (
+        percent(sample.weight, 1),
+        "-" if sample.effect is None else f"{points(sample.effect)} points",
+        "-" if sample.prediction is None else card.class_name(sample.prediction),
+        label if sample.prediction in (None, sample.label) else f"{label} (differs)",
+        f"#{sample.index}" if memory_names is None else f"#{sample.index} {image_name(memory_names[sample.index])}",
+    )

@@ -10,7 +10,9 @@ from memwrap.cli.terminal import device_named, errors, plain_console, print_json
 from memwrap.cli.watch import reading_bars
 from memwrap.errors import DataError, RunError
 from memwrap.report.making import Source
-from memwrap.report.verifying import TOLERANCE, Difference, Report, read, verify
+from memwrap.report.page import TOLERANCE
+from memwrap.report.reading import Report, read
+from memwrap.report.verifying import Difference, verify
 from memwrap.runs.reporting import source_at
 from memwrap.version import __version__
 
@@ -34,8 +36,9 @@ def verify_report(path: Path, run: Path | None, device: str, as_json: bool) -> N
         _tell(differences, report)
     else:
         plain_console().print(
-            f"equal: all that {path} shows of {len(report.pixels)} images was computed again from {place}; "
-            f"numbers agree to {TOLERANCE}"
+            f"equal: all that {path} says of its {len(report.pixels)} images was computed again from {place}; "
+            f"numbers agree to {TOLERANCE}. The images, their names and labels, the run's place and the date are the "
+            "report's own"
         )
     if differences:
         raise typer.Exit(DIFFERENT)
@@ -69,6 +72,6 @@ def _tell(differences: list[Difference], report: Report) -> None:
     console.print(f"  the report says: {first.reported}")
     console.print(f"  the run says:    {first.found}")
     if others:
-        console.print(f"and more after it: {len(others)} other places, at least")
-    if report.manifest.memwrap != __version__:
-        console.print(f"the report was made by memwrap {report.manifest.memwrap}; this is {__version__}")
+        console.print(f"and more after it, in {len(others)} {'place' if len(others) == 1 else 'places'} at least")
+    if (maker := report.manifest.memwrap_version) != __version__:
+        console.print(f"the report was made by memwrap {maker}; this is {__version__}")

@@ -14,9 +14,11 @@ from torch import Tensor
 from memwrap.attribution import Attribution, Deletion
 from memwrap.explanation import Explanation, MemorySample
 from memwrap.model import MemoryClassifier
-from memwrap.wording import flip_words, sentence, sentence_parts
+from memwrap.wording import Parts, effect_parts, effect_sentence, flip_words, sentence, sentence_parts
 
 MOST_LISTED = 20  # in the lists of the summary
+LEAST_SHOWN = 0.0005  # of probability: a second class with less shows as 0.0 %
+SOONER = 0.01  # by which the probability has to fall sooner, with highlighted pixels deleted, for a heatmap to count
 
 
 @dataclass(frozen=True)
@@ -66,8 +68,27 @@ class Card:
         return sentence(self.explanation, self.class_name)
 
     @property
-    def sentence_parts(self) -> list[str | float]:
+    def sentence_parts(self) -> Parts:
         return sentence_parts(self.explanation, self.class_name)
+
+    @property
+    def effect_sentence(self) -> str:
+        return effect_sentence(self.explanation)
+
+    @property
+    def effect_parts(self) -> Parts:
+        return effect_parts(self.explanation)
+
+    @property
+    def second(self) -> tuple[str, float] | None:
+        """The class that comes next, and its probability; None if that is next to nothing."""
+        if len(self.explanation.probabilities) < 2:
+            return None
+        values, labels = self.explanation.probabilities.topk(2)
+        if float(values[1]) < LEAST_SHOWN:
+            return None
+        other = next(label for label in labels.tolist() if label != self.explanation.prediction)
+        return self.class_name(other), float(values[1])
 
     @cached_property
     def flip(self) -> str:
@@ -77,6 +98,37 @@ class Card:
     def samples(self) -> tuple[MemorySample, ...]:
         """Those that are shown, the strongest first."""
         return shown_samples(self.explanation, self.shown)
+
+    @property
+    def strongest(self) -> tuple[MemorySample, ...]:
+        """Those of them that are shown for their weight."""
+        return self.samples[: self.shown]
+
+    @property
+    def further(self) -> tuple[MemorySample, ...]:
+        """Those of them, one at most, that are further down, and shown as the strongest of their kind."""
+        return self.samples[self.shown :]
+
+    @property
+    def further_words(self) -> str:
+        """What these are."""
+        if any(sample.prediction == self.explanation.prediction for sample in self.further):
+            return "further down: the strongest of the predicted class"
+        return "further down: the strongest of another class"
+
+    @property
+    def maps_hold(self) -> bool | None:
+        """Whether the heatmaps passed both checks: that they add up, and that the pixels they highlight matter."""
+        if self.heatmap is None or self.deletion is None:
+            return None
+        return self.heatmap.converged is not False and self.maps_matter
+
+    @property
+    def maps_matter(self) -> bool:
+        """Whether the probability falls sooner with highlighted pixels deleted first than in random order."""
+        if self.deletion is None:
+            return False
+        return self.deletion.difference >= SOONER
 
     @property
     def others(self) -> tuple[MemorySample, ...]:
@@ -93,7 +145,7 @@ def shown_samples(explanation: Explanation, shown: int) -> tuple[MemorySample, .
 
 
 @dataclass(frozen=True)
-class MemoryUse:
+class SampleUse:
     """What a memory image counted, over all images of the report."""
 
     index: int
@@ -120,6 +172,10 @@ class Content:
         return tuple(card for card in self.cards if card.explanation.uncertain)
 
     @property
+    def wrong_and_unsure(self) -> int:
+        return sum(card.wrong for card in self.uncertain)
+
+    @property
     def confidently_wrong(self) -> tuple[Card, ...]:
         """Wrong without a warning, the most probable first."""
         found = [card for card in self.cards if card.wrong and not card.explanation.uncertain]
@@ -133,7 +189,7 @@ class Content:
         return [(true, taken, count) for (true, taken), count in sorted(pairs.items(), key=lambda each: -each[1])]
 
     @cached_property
-    def uses(self) -> tuple[MemoryUse, ...]:
+    def uses(self) -> tuple[SampleUse, ...]:
         """All memory images, the most used first."""
         weights = torch.stack([card.explanation.weights for card in self.cards]).double()
         totals, counts = weights.sum(dim=0), (weights > 0).sum(dim=0).tolist()
@@ -141,16 +197,16 @@ class Content:
         own = [None] * self.memory_size if first.memory_predictions is None else first.memory_predictions.tolist()
         labels, shares = first.labels.tolist(), (totals / totals.sum()).tolist()
         return tuple(
-            MemoryUse(index, shares[index], counts[index], labels[index], own[index])
+            SampleUse(index, shares[index], counts[index], labels[index], own[index])
             for index in totals.argsort(descending=True, stable=True).tolist()
         )
 
     @property
-    def never_used(self) -> tuple[MemoryUse, ...]:
+    def never_used(self) -> tuple[SampleUse, ...]:
         return tuple(use for use in self.uses if use.images == 0)
 
 
-def explained(model: MemoryClassifier, pixels: Tensor) -> list[Explanation]:
+def explain_each(model: MemoryClassifier, pixels: Tensor) -> list[Explanation]:
     """Of pixels uint8 (N, C, H, W), one by one: so no image's numbers depend on the others of its report."""
     images = model.transform(pixels.to(model.reference.device))
     return [explanation for image in images for explanation in model.explain(image.unsqueeze(0))]

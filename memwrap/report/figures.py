@@ -7,22 +7,27 @@ from typing import Any
 from torch import Tensor
 
 from memwrap.attribution import positive_map
+from memwrap.errors import InputError
 from memwrap.explanation import MemorySample
 from memwrap.model import MemoryClassifier
 from memwrap.report.content import Card, Content
 from memwrap.report.page import memory_pixels
-from memwrap.report.pictures import blended, heat_colours, picture_of
+from memwrap.report.pictures import blended, heat_colours, picture_of, scale_colours
 
 INCH = 1.05  # of a picture
 MOST_INPUTS = 8  # to a figure: more cannot be read in print
 DPI = 200
+MARGIN = 0.08  # inches
 LETTERS, LINES = 16, 2  # of a class name: what fits under a picture
-FOR, AGAINST = "#2a6f97", "#b4540a"  # told apart in grey and by the colour-blind; the words say it, too
+SAME, OTHER = "#2a6f97", "#b4540a"  # told apart in grey and by the colour-blind; the words say it, too
 INK, SOFT = "#1b1b1a", "#444444"
+SCALE_STEPS, SCALE_HEIGHT = 64, 0.2  # colours; inches
 LEGEND_LETTERS = 18  # to an inch
 LEGEND = (
-    "Under a memory image: what the model takes it for, and its weight. Blue: the predicted class, orange: another."
+    "Under each picture: what the model takes it for. Blue: memory images taken for the predicted class, orange: for "
+    "another. A label is given where it differs."
 )
+FURTHER = " Last row: the strongest of its class, further down."
 TITLES = ("input", "its heatmap", "example", "its heatmap", "counterfactual", "its heatmap")
 
 
@@ -46,10 +51,18 @@ def figure(content: Content, model: MemoryClassifier, suffix: str) -> bytes:
         else:
             _draw_heatmaps(drawn, cards, memory)
         letters = int(drawn.get_figwidth() * LEGEND_LETTERS)
-        drawn.supxlabel(textwrap.fill(LEGEND, letters), fontsize=7, color=SOFT)
+        further = FURTHER if cards[0].heatmap is None and any(card.further for card in cards) else ""
+        drawn.supxlabel(textwrap.fill(LEGEND + further, letters), fontsize=7, color=SOFT)
         stream = io.BytesIO()
         date = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(suffix.lower())
-        drawn.savefig(stream, format=suffix.lower().removeprefix("."), dpi=DPI, metadata=date)
+        drawn.savefig(
+            stream,
+            format=suffix.lower().removeprefix("."),
+            dpi=DPI,
+            metadata=date,
+            bbox_inches="tight",
+            pad_inches=MARGIN,
+        )
     return stream.getvalue()
 
 
@@ -70,14 +83,17 @@ def _draw_samples(drawn: Any, cards: tuple[Card, ...], memory: Tensor) -> None:
 
 def _draw_heatmaps(drawn: Any, cards: tuple[Card, ...], memory: Tensor) -> None:
     """A row for each input: itself, the strongest example and counterfactual, and what mattered in each."""
-    drawn.set_size_inches(len(TITLES) * INCH * 1.15 + 0.3, len(cards) * INCH * 1.45 + 0.3)
+    drawn.set_size_inches(len(TITLES) * INCH * 1.15 + 0.3, len(cards) * INCH * 1.45 + 0.3 + 3 * SCALE_HEIGHT)
     axes = drawn.subplots(len(cards), len(TITLES), squeeze=False)
     for row, card in enumerate(cards):
         heat = card.heatmap
         if heat is None:
-            raise ValueError("a figure of heatmaps needs one for each image")
+            raise InputError(
+                f"image {card.number} has no heatmap, but the first one has; a figure needs one for each image, or none"
+            )
+        for_class = _short(f"for {card.prediction}")
         _picture(axes[row][0], card.pixels, _verdict(card), bold=True)
-        _picture(axes[row][1], _heated(card.pixels, heat.input), "")
+        _picture(axes[row][1], _heated(card.pixels, heat.input), for_class)
         for column, sample in ((2, card.explanation.example), (4, card.explanation.counterfactual)):
             if sample is None:
                 _empty(axes[row][column], "none")
@@ -85,9 +101,30 @@ def _draw_heatmaps(drawn: Any, cards: tuple[Card, ...], memory: Tensor) -> None:
                 continue
             _sample(axes[row][column], memory, sample, card)
             attributions = heat.samples[heat.moved.index(sample.index)]
-            _picture(axes[row][column + 1], _heated(memory[sample.index], attributions), "")
+            _picture(axes[row][column + 1], _heated(memory[sample.index], attributions), for_class)
     for place, title in zip(axes[0], TITLES, strict=True):
         place.set_title(title, fontsize=8, color=SOFT)
+    _scale(drawn, axes)
+
+
+def _scale(drawn: Any, axes: Any) -> None:
+    """What the colours of heatmaps mean, below all of them."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import ListedColormap
+
+    colours = ListedColormap(scale_colours(SCALE_STEPS).div(255).tolist())
+    part = SCALE_HEIGHT / drawn.get_figheight()
+    bar = drawn.colorbar(
+        ScalarMappable(cmap=colours), ax=axes, location="bottom", fraction=part, pad=part / 2, shrink=0.3, aspect=25
+    )
+    bar.set_ticks([0, 1], labels=["nothing or against", "much"])
+    bar.set_label(
+        "heatmaps: what spoke for the predicted class, in either picture, each on a scale of its own",
+        fontsize=7,
+        color=SOFT,
+    )
+    bar.ax.tick_params(length=0, labelsize=7, labelcolor=SOFT)
+    bar.outline.set_visible(False)
 
 
 def _heated(pixels: Tensor, attributions: Tensor) -> Tensor:
@@ -95,17 +132,15 @@ def _heated(pixels: Tensor, attributions: Tensor) -> Tensor:
 
 
 def _verdict(card: Card) -> str:
-    lines = [_named(card.prediction, card.probability)]
+    lines = [_short(card.prediction), f"probability {_whole_percent(card.probability)}"]
     if card.wrong:
         lines.append(_short(f"wrong: {card.true_class}"))
     return "\n".join([*lines, "unsure"] if card.explanation.uncertain else lines)
 
 
-def _named(name: str, share: float) -> str:
-    """A class and a share, on a line of its own where the name leaves no room for it."""
-    words = _short(name)
-    together = len(words.rpartition("\n")[2]) + 5 <= LETTERS
-    return f"{words}{' ' if together else chr(10)}{share:.0%}"
+def _whole_percent(share: float) -> str:
+    """0.79 as 79 %; what is there, but less than one, as <1 %."""
+    return "<1 %" if 0 < share < 0.01 else f"{100 * share:.0f} %"
 
 
 def _short(name: str) -> str:
@@ -117,9 +152,12 @@ def _short(name: str) -> str:
 
 
 def _sample(place: Any, memory: Tensor, sample: MemorySample, card: Card) -> None:
-    against = sample.prediction is not None and sample.prediction != card.explanation.prediction
-    name = "?" if sample.prediction is None else card.class_name(sample.prediction)
-    _picture(place, memory[sample.index], _named(name, sample.weight), AGAINST if against else FOR)
+    lines = [] if sample.prediction is None else [_short(card.class_name(sample.prediction))]
+    lines.append(f"weight {_whole_percent(sample.weight)}")
+    if sample.prediction not in (None, sample.label):
+        lines.append(_short(f"label: {card.class_name(sample.label)}"))
+    is_other = sample.prediction not in (None, card.explanation.prediction)
+    _picture(place, memory[sample.index], "\n".join(lines), OTHER if is_other else SAME)
 
 
 def _picture(place: Any, pixels: Tensor, words: str, colour: str = INK, bold: bool = False) -> None:

@@ -3,18 +3,20 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from memwrap.attribution import Attribution, Deletion, deletion, heatmaps
 from memwrap.data.published import Progress, watched
+from memwrap.errors import InputError
 from memwrap.explanation import Explanation
 from memwrap.fingerprint import fingerprint
 from memwrap.model import MemoryClassifier
 from memwrap.precision import exact_convolutions, exact_products
-from memwrap.report.content import Content, Pictures, content_of, explained, shown_samples
-from memwrap.report.page import HeatmapOptions, Manifest, page
+from memwrap.report.content import Content, Pictures, content_of, explain_each, shown_samples
+from memwrap.report.page import HeatmapOptions, Manifest, page, title_of
 from memwrap.seeds import generator
 from memwrap.version import __version__
 
@@ -32,12 +34,73 @@ class Source:
     seed: int
 
 
+@dataclass(frozen=True)
+class NewReport:
+    """What was made of some pictures: as values, and as a page if one asks for it, which takes its time."""
+
+    source: Source
+    manifest: Manifest
+    content: Content
+    progress: Progress | None = None
+
+    def page(self) -> str:
+        return page_for(self.manifest, self.content, self.source, self.progress)
+
+
+def report_of(
+    source: Source,
+    pictures: Pictures,
+    title: str,
+    shown: int,
+    options: HeatmapOptions | None,
+    progress: Progress | None = None,
+) -> NewReport:
+    """A report of these pictures, with `shown` memory images for each, and with heatmaps if there are options."""
+    manifest = new_manifest(source, pictures, title, shown, options)
+    return NewReport(source, manifest, content_for(manifest, source, pictures.pixels, progress), progress)
+
+
+def report_on(
+    model: MemoryClassifier,
+    pixels: Tensor,
+    names: Sequence[str],
+    labels: Tensor | Sequence[int] | None = None,
+    *,
+    saved_at: str | Path,
+    shown: int = 8,
+    heatmaps: HeatmapOptions | None = None,
+) -> NewReport:
+    """A report from Python, of a model at hand and some pictures, uint8 (N, C, H, W) of the model's size.
+
+    saved_at: the folder that `model.save` wrote, or will write; `memwrap verify` looks for the model there.
+    """
+    _check_pictures(model, pixels, names, labels)
+    place = str(Path(saved_at).absolute())
+    known = None if labels is None else torch.as_tensor(labels)
+    source, pictures = Source(place, model, None, seed=0), Pictures(pixels.cpu(), tuple(names), known)
+    return report_of(source, pictures, title_of(place), shown, heatmaps)
+
+
+def _check_pictures(
+    model: MemoryClassifier, pixels: Tensor, names: Sequence[str], labels: Tensor | Sequence[int] | None
+) -> None:
+    shape = tuple(model.transform.shape)
+    if pixels.dtype != torch.uint8 or tuple(pixels.shape[1:]) != shape or not len(pixels):
+        raise InputError(
+            f"pixels is of {pixels.dtype} and shape {tuple(pixels.shape)}; expected torch.uint8 and "
+            f"{('N', *shape)}, as model.transform takes them"
+        )
+    for name, given in (("names", names), ("labels", labels)):
+        if given is not None and len(given) != len(pixels):
+            raise InputError(f"{name} has {len(given)} entries; expected one for each of the {len(pixels)} pictures")
+
+
 def new_manifest(
     source: Source, pictures: Pictures, title: str, shown: int, options: HeatmapOptions | None
 ) -> Manifest:
     """What a report of these pictures is to carry."""
     return Manifest(
-        memwrap=__version__,
+        memwrap_version=__version__,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         run=source.path,
         title=title,
@@ -72,7 +135,7 @@ def content_for(manifest: Manifest, source: Source, pixels: Tensor, progress: Pr
     reference, maps = source.model.reference, None
     # In full precision: whoever verifies it may have another device.
     with exact_products(reference), exact_convolutions(reference):
-        explanations = explained(source.model, pixels)
+        explanations = explain_each(source.model, pixels)
         if manifest.heatmaps is not None:
             maps = _heatmaps(source.model, pixels, explanations, manifest, manifest.heatmaps, progress)
     return content_of(source.model, pictures_of(manifest, pixels), explanations, manifest.shown, maps)

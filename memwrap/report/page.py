@@ -1,6 +1,7 @@
 """The page: one HTML file that opens from disk, with no network, and carries what it takes to make it again."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -11,13 +12,16 @@ from memwrap.attribution import positive_map
 from memwrap.errors import NoMemoryError
 from memwrap.model import MemoryClassifier
 from memwrap.report.content import MOST_LISTED, Content
-from memwrap.report.pictures import exact_uri, heat_colours, heatmap_uri, small_uri
-from memwrap.wording import percent, points
+from memwrap.report.pictures import exact_uri, heat_colours, heatmap_uri, scale_colours, small_copy_uri, small_uri
+from memwrap.wording import image_name, magnitude, percent, points
 
 FORMAT = "memwrap report"
 FORMAT_VERSION = 1
 MANIFEST_ID = "manifest"
 NUMBER = "number"  # the class of elements whose text is computed, and may be rounded differently elsewhere
+TOLERANCE = "one unit of the last digit shown"  # to which a number counts as the same when it is computed again
+SCALE_STEPS = 9  # colours between which a browser mixes
+DEMO_TITLE = "memwrap demo"  # of the report that the demo makes; others are called by their run
 NEVER_SHOWN = 12  # pictures of memory images that were never used
 
 
@@ -35,7 +39,7 @@ class HeatmapOptions:
 class Manifest:
     """What a report carries beside its pictures, for `memwrap verify`."""
 
-    memwrap: str  # the version that made it
+    memwrap_version: str  # that made it
     created: str
     run: str
     title: str
@@ -47,15 +51,28 @@ class Manifest:
     heatmaps: HeatmapOptions | None
 
 
+def title_of(run: str) -> str:
+    """What a report is called: the last part of its run's path."""
+    return re.split(r"[/\\]", run.rstrip("/\\"))[-1]
+
+
+def heading(title: str) -> str:
+    """Over the page."""
+    return title if title == DEMO_TITLE else f"Why “{title}” decided so"
+
+
 def page(manifest: Manifest, content: Content, model: MemoryClassifier, memory_names: Sequence[str] | None) -> str:
     """The whole HTML file."""
     template, pixels = _environment().get_template("page.html"), memory_pixels(model)
     text: str = template.render(
         manifest=manifest,
+        title=heading(manifest.title),
+        nothing_of_note=_nothing_of_note(content),
         manifest_json=_for_script({"format": FORMAT, "format_version": FORMAT_VERSION, **asdict(manifest)}),
         content=content,
         most_listed=MOST_LISTED,
         never_shown=NEVER_SHOWN,
+        tolerance=TOLERANCE,
         memory={index: small_uri(pixels[index]) for index in _shown(content)},
         memory_pixels=lambda index: pixels[index],
         memory_names=memory_names,
@@ -63,9 +80,25 @@ def page(manifest: Manifest, content: Content, model: MemoryClassifier, memory_n
         size=model.transform.shape[1:],
         input_uri=exact_uri,
         heat=_heat,
+        small=small_copy_uri,
+        percent=percent,
+        magnitude=magnitude,
+        heat_scale=", ".join(f"rgb({red} {green} {blue})" for red, green, blue in scale_colours(SCALE_STEPS).tolist()),
     )
     # A file's name may hold bytes that are no text; written out, they can be saved.
     return text.encode(errors="backslashreplace").decode()
+
+
+def _nothing_of_note(content: Content) -> str:
+    """What a reader may look for in the summary in vain; nothing if all of it is there."""
+    missing = {
+        "no errors": content.labelled and content.correct == len(content.cards),
+        "no unsure predictions": not content.uncertain,
+        "no errors without a warning": content.labelled
+        and content.correct < len(content.cards)
+        and not content.confidently_wrong,
+    }
+    return " and ".join(words for words, is_missing in missing.items() if is_missing)
 
 
 def _environment() -> Any:
@@ -78,7 +111,7 @@ def _environment() -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"percent": percent, "points": points}
+    environment.filters |= {"percent": percent, "points": points, "image_name": image_name}
     return environment
 
 

@@ -1,6 +1,7 @@
 """Pixels as pictures that a page holds within itself."""
 
 import base64
+import binascii
 import functools
 import io
 
@@ -10,7 +11,9 @@ from PIL import Image
 from torch import Tensor
 
 from memwrap.errors import DataError, brief
+from memwrap.report.plain_files import check_png, check_webp
 
+EXACT_SIDE = 64  # pixels: up to this all pictures are stored without loss, so none can be changed unnoticed
 LOSSY = 82  # WebP's quality for pictures that only have to look right
 LARGEST_HEATMAP = 112  # pixels: heatmaps are grainy, and a page has many
 
@@ -25,9 +28,14 @@ def exact_uri(pixels: Tensor) -> str:
 
 def small_uri(pixels: Tensor) -> str:
     """Pixels uint8 (C, H, W), to look at; without loss where that takes little."""
-    if pixels.numel() <= 3 * 32 * 32:
+    if pixels.numel() <= 3 * EXACT_SIDE**2:
         return exact_uri(pixels)
     return _WEBP + _encoded(picture_of(pixels), "WEBP", quality=LOSSY, method=4)
+
+
+def small_copy_uri(pixels: Tensor) -> str:
+    """Pixels uint8 (C, H, W), as large as a heatmap of them, to be put beside it."""
+    return small_uri(_at_most(pixels, LARGEST_HEATMAP))
 
 
 def heatmap_uri(pixels: Tensor, heat: Tensor, colours: Tensor) -> str:
@@ -51,22 +59,42 @@ def blended(pixels: Tensor, heat: Tensor, colours: Tensor) -> Tensor:
     return (grey * (1 - share) + hot * share).round().clamp(0, 255).to(torch.uint8)
 
 
+def scale_colours(count: int) -> Tensor:
+    """So many colours of heatmaps from no heat to most, over a picture of middle grey; uint8 (count, 3)."""
+    grey = torch.full((1, 1, count), 128, dtype=torch.uint8)
+    return blended(grey, torch.linspace(0, 1, count)[None], heat_colours())[:, 0].T
+
+
 def picture_of(pixels: Tensor) -> Image.Image:
     """Pixels uint8 (1, H, W) or (3, H, W) as Pillow has them."""
     return Image.fromarray(pixels.permute(1, 2, 0).squeeze(-1).contiguous().numpy())
 
 
 def pixels_in(uri: str) -> Tensor:
-    """What `exact_uri` was given."""
+    """What `exact_uri` was given, nearly what `small_uri` was; a DataError if a browser might show something else."""
     try:
-        content = base64.b64decode(uri.split(",", 1)[1], validate=True)
-        with Image.open(io.BytesIO(content)) as picture:
-            if getattr(picture, "n_frames", 1) > 1:
-                raise ValueError("it moves")  # and a browser shows more than is read here
+        content = _plain_content(uri)
+    except ValueError as error:
+        raise DataError(f"a picture in the report cannot be trusted: {error}") from error
+    try:
+        with Image.open(io.BytesIO(content), formats=("PNG", "WEBP")) as picture:
             rows = torch.from_numpy(np.array(picture))
-    except (IndexError, ValueError, OSError, SyntaxError, Image.DecompressionBombError) as error:
+    except (ValueError, OSError, SyntaxError, Image.DecompressionBombError) as error:
         raise DataError(f"a picture in the report cannot be read ({brief(error)})") from error
     return rows.unsqueeze(0) if rows.ndim == 2 else rows.permute(2, 0, 1)
+
+
+def _plain_content(uri: str) -> bytes:
+    """Of a picture as a report writes it."""
+    for start, check in ((_PNG, check_png), (_WEBP, check_webp)):
+        if uri.startswith(start):
+            try:
+                content = base64.b64decode(uri.removeprefix(start), validate=True)
+            except binascii.Error as error:
+                raise ValueError(f"it is not written in base64 ({error})") from error
+            check(content)
+            return content
+    raise ValueError(f"it begins with {uri[:30]!r}; expected {_PNG} or {_WEBP}")
 
 
 def is_exact(uri: str) -> bool:

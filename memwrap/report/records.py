@@ -6,6 +6,7 @@ from typing import Any
 
 from memwrap.explanation import MemorySample
 from memwrap.report.content import Card
+from memwrap.wording import largest_effect
 
 
 def as_record(card: Card, memory_names: Sequence[str] | None) -> dict[str, Any]:
@@ -18,11 +19,33 @@ def as_record(card: Card, memory_names: Sequence[str] | None) -> dict[str, Any]:
         "probability": card.probability,
         "uncertain": explanation.uncertain,
         "sentence": card.sentence,
+        "effect_sentence": card.effect_sentence,
+        "flip_sentence": card.flip,
         "true_label": card.label,
+        "largest_effect": largest_effect(explanation),
         "probabilities": explanation.probabilities.tolist(),
         "samples": [_sample(sample, card, memory_names) for sample in explanation.samples],
         "flip_set": asdict(explanation.flip_set),
         "check": asdict(explanation.check()),
+        "heatmap": _heatmap(card),
+    }
+
+
+def _heatmap(card: Card) -> dict[str, Any] | None:
+    """How the heatmaps were made and how far to trust them; the maps themselves are pictures."""
+    heat, deletion = card.heatmap, card.deletion
+    if heat is None or deletion is None:
+        return None
+    return {
+        "method": heat.method,
+        "baseline": heat.baseline,
+        "steps": heat.steps,
+        "error": heat.relative_error,
+        "converged": heat.converged,
+        "reliable": card.maps_hold,
+        "moved": list(heat.moved),
+        "still": list(heat.still),
+        "deletion": {"score": deletion.score, "random_score": deletion.random_score},
     }
 
 

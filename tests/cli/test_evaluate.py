@@ -225,3 +225,22 @@ def test_who_has_said_where_the_data_is_is_not_told_to_say_it(moved: Trained, tm
     assert "is not the data that the run" in message
     assert "give --run-data" not in message
     assert "give --run-data" in fails(3, "evaluate", moved.run)
+
+
+def test_on_few_images_shares_are_told_with_their_counts(trained: Trained) -> None:
+    record = succeeds("evaluate", trained.run, "--json").json
+    scores, images = record["remembered"], record["images"]
+    assert images == 4
+    lines = succeeds("evaluate", trained.run).out.splitlines()
+
+    def told(start: str) -> str:
+        (line,) = [line for line in lines if line.startswith(start)]
+        return line.removeprefix(start).strip()
+
+    right = sum(scores["confusion"][row][row] for row in range(2))
+    assert told("accuracy ").startswith(f"{100 * right / 4:.2f} % ({right} of 4)")
+    unsure = round(4 * scores["counterfactual_share"])
+    assert f"({unsure} of 4)" in told("counterfactual on top")
+    others = told("  accuracy on the others")
+    assert f" of {4 - unsure})" in others if unsure < 4 else others.startswith("-")
+    assert "(" not in told("calibration error")

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ from rich.cells import cell_len
 
 import memwrap
 from memwrap.cli import explain as command
-from memwrap.report.verifying import read
+from memwrap.cli import show
+from memwrap.cli.terminal import plain_console
+from memwrap.report.reading import read
 from tests.cli import QUICK, Result, fails, photos, picture, run, run_apart, succeeds
 from tests.cli.conftest import Trained
-from tests.report import Node, parsed
+from tests.report import Node, network, noise, parsed, told
 
 LOW = ("--heatmaps", "--max-steps", 1)
 
@@ -24,17 +27,6 @@ LOW = ("--heatmaps", "--max-steps", 1)
 @pytest.fixture
 def files(trained: Trained) -> list[Path]:
     return [trained.data / "cat" / "0.png", trained.data / "dog" / "1.png"]
-
-
-@pytest.fixture
-def mixture(tmp_path: Path) -> Path:
-    """A folder of good and bad files."""
-    folder = tmp_path / "mixture"
-    picture(folder / "a.png", 0, seed=70)
-    picture(folder / "deep" / "b.png", 180, seed=71, size=20)
-    (folder / "empty.png").touch()
-    (folder / "letter.jpg").write_text("Dear Sir or Madam")
-    return folder
 
 
 def page_of(path: Path) -> Node:
@@ -51,19 +43,55 @@ def test_each_image_is_explained_in_words_and_a_table(trained: Trained, files: l
     assert len(blocks) == 2
     for file, record, block in zip(files, records, blocks, strict=True):
         first, sentence, heads, *rows = block.splitlines()
-        assert first == f"{file}: {record['name']} ({100 * record['probability']:.1f} %)"
+        second = min(record["probabilities"])
+        assert first == (
+            f"{file}: {record['name']} ({100 * record['probability']:.1f} %); then "
+            f"{'dog' if record['name'] == 'cat' else 'cat'} ({100 * second:.1f} %)"
+        )
         assert sentence == f"  {record['sentence']}"
         assert re.split("  +", heads.strip()) == ["weight", "without it", "taken for", "label", "memory image"]
         for row, sample in zip(rows[:2], record["samples"], strict=False):
             cells = re.split("  +", row.strip())
             assert cells[0] == f"{100 * sample['weight']:.1f} %"
+            assert re.fullmatch(r"0\.0 points|[−+]\d+\.\d points", cells[1])
+            differs = "" if sample["prediction"] == sample["label"] else " (differs)"
             assert cells[2:] == [
                 sample["prediction_name"],
-                sample["label_name"],
+                sample["label_name"] + differs,
                 f"#{sample['index']} {sample['file']}",
             ]
-        assert "more with" in rows[-2]
-        assert rows[-1].startswith(("  It would become", "  No removal"))
+        assert "more with" in rows[-3]
+        assert rows[-2:] == [f"  {record['effect_sentence']}", f"  {record['flip_sentence']}"]
+
+
+def test_what_is_further_down_stands_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    world, kinds = told(network(memory=30), noise(6), shown=1), set()
+    for card in world.content.cards:
+        show.explanation(plain_console(), card, world.source.memory_names)
+        out = capsys.readouterr().out
+        rows = [line for line in out.splitlines() if re.match(r" +\d+\.\d % +\S+ points ", line)]
+        gaps = re.findall(r"^ +\.\.\. *$", out, re.MULTILINE)
+        assert len(gaps) == len(rows) - 1 == len(card.samples) - 1
+        if gaps:
+            same = card.samples[1].prediction == card.explanation.prediction
+            assert f"further down: the strongest of {'the predicted' if same else 'another'} class" in out
+            kinds.add(same)
+    assert kinds == {False, True}, "else nothing is tested"
+
+
+def test_memory_images_that_are_called_by_numbers_do_not_look_like_classes(
+    trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = command.source_at
+
+    def numbered(*given: Any) -> Any:
+        source = known(*given)
+        return replace(source, memory_names=[str(100 + number) for number in range(len(source.memory_names))])
+
+    monkeypatch.setattr(command, "source_at", numbered)
+    out = succeeds("explain", trained.run, trained.data / "cat" / "0.png").out
+    for index, name in re.findall(r"#(\d+) (.*?) *$", out, re.MULTILINE):
+        assert name == f"image {100 + int(index)}"
 
 
 def test_the_words_are_the_same_for_a_script_and_for_people(trained: Trained, files: list[Path]) -> None:
@@ -95,7 +123,9 @@ def test_a_limit_draws_some_by_the_runs_seed(trained: Trained) -> None:
 
 
 def test_files_that_one_names_are_all_explained(trained: Trained) -> None:
-    assert len(succeeds("explain", trained.run, trained.data / "cat", "--limit", 2, "--json").json) == 10
+    folder = trained.data / "cat"
+    assert len(succeeds("explain", trained.run, folder, "--json").json) == 10
+    assert len(succeeds("explain", trained.run, folder / "0.png", folder, folder, "--json").json) == 10, "each once"
 
 
 def test_labelled_images_of_another_folder_are_compared_with_their_labels(trained: Trained, tmp_path: Path) -> None:
@@ -168,6 +198,12 @@ def test_where_no_file_is_good_nothing_is_written(trained: Trained, mixture: Pat
     assert not (tmp_path / "why.html").exists()
 
 
+def test_a_script_is_told_why_no_file_is_good(trained: Trained, mixture: Path) -> None:
+    result = run("explain", trained.run, mixture / "empty.png", "--json")
+    assert result.code == 3
+    assert result.json == [{"path": f"{mixture}/empty.png", "reason": "empty file"}]
+
+
 def test_a_folder_without_files_is_told(trained: Trained, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     assert "there are no images to explain" in fails(3, "explain", trained.run, tmp_path / "empty")
@@ -189,7 +225,7 @@ def test_a_page_is_written_and_its_place_told(trained: Trained, files: list[Path
     assert re.fullmatch(r"2 images explained, \d of them unsure\n", result.out)
     assert f"written: {html}" in result.err
     page = page_of(html)
-    assert page.one("h1").text == "run"
+    assert page.one("h1").text == page.one("title").text == "Why “run” decided so"
     assert [each.one("h3").text for each in page.all("article")] == [str(file) for file in files]
     manifest = read(html.read_text()).manifest
     assert (manifest.run, manifest.shown, manifest.heatmaps) == (str(trained.run), 2, None)
@@ -202,7 +238,9 @@ def test_the_numbers_of_page_and_json_are_the_same(trained: Trained, tmp_path: P
     for record, article in zip(records, articles, strict=True):
         assert article.one("h3").text == record["path"]
         assert article.all("p")[0].text == record["sentence"]
-        assert f"{100 * record['probability']:.1f} %" in article.all("p")[1].text
+        assert f"{100 * record['probability']:.1f} %" in article.one("div", class_="answer").text
+        assert article.all("p")[1].text == record["effect_sentence"]
+        assert article.all("p")[2].text == record["flip_sentence"]
         rows = article.one("table").rows()
         for row, sample in zip(rows, record["samples"], strict=False):
             assert row[0] == f"#{sample['index']} {sample['file']}"
@@ -232,6 +270,43 @@ def test_a_figure_of_many_images_says_that_it_shows_some(trained: Trained, tmp_p
     assert "the figure shows the first 8 of 20 images" in result.err
     assert (tmp_path / "why.svg").read_text().count("<image") <= 8 * 3
     assert "20 images explained" in result.out
+
+
+def test_an_image_to_explain_is_not_drawn_over(trained: Trained, tmp_path: Path) -> None:
+    photo = picture(tmp_path / "photos" / "a.png", 0, seed=70)
+    before = photo.read_bytes()
+    for given in (photo, photo.parent):
+        message = fails(2, "explain", trained.run, given, "--figure", photo.parent / ".." / "photos" / "a.png")
+        assert "is one of the images to explain; expected another place" in message
+    assert photo.read_bytes() == before
+
+
+def test_a_report_among_the_images_is_none_of_them(trained: Trained, tmp_path: Path) -> None:
+    picture(tmp_path / "a.png", 0, seed=70)
+    for _ in range(2):
+        result = succeeds("explain", trained.run, tmp_path, "--html", tmp_path / "why.html")
+        assert result.out == "1 image explained, 0 of them unsure\n"
+
+
+def test_a_link_stays_one_and_what_it_leads_to_is_written(trained: Trained, files: list[Path], tmp_path: Path) -> None:
+    (tmp_path / "real.html").touch()
+    (tmp_path / "why.html").symlink_to(tmp_path / "real.html")
+    succeeds("explain", trained.run, *files, "--html", tmp_path / "why.html")
+    assert (tmp_path / "why.html").is_symlink()
+    assert page_of(tmp_path / "real.html").all("article")
+
+
+def test_a_name_may_be_as_long_as_names_can_be(trained: Trained, files: list[Path], tmp_path: Path) -> None:
+    succeeds("explain", trained.run, *files, "--html", tmp_path / ("a" * 250 + ".html"))
+
+
+def test_for_a_figure_alone_no_more_labelled_images_are_explained_than_it_shows(
+    trained: Trained, tmp_path: Path
+) -> None:
+    others = ("--data", photos(tmp_path / "others", count=6, seed=50))
+    assert succeeds("explain", trained.run, *others, "--figure", tmp_path / "why.png").out.startswith("8 images")
+    both = ("--figure", tmp_path / "why.png", "--html", tmp_path / "why.html")
+    assert succeeds("explain", trained.run, *others, *both).out.startswith("12 images")
 
 
 def test_an_earlier_report_is_replaced(trained: Trained, files: list[Path], tmp_path: Path) -> None:
@@ -279,6 +354,10 @@ def untouched(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--max-steps", "8"], "--max-steps says how heatmaps are made; give --heatmaps, too"),
         (["--split", "train"], "split is 'train'; expected test or validation"),
         (["a.png", "--data", "photos"], "IMAGE and --data were both given; expected image files, or labelled images"),
+        (["a.png", "--split", "test"], "--split is about the run's own images, IMAGE names others; give one"),
+        (["a.png", "--run-data", "x"], "--run-data is about the run's own images, IMAGE names others; give one"),
+        (["--data", "x", "--split", "test"], "--split is about the run's own images, --data names others; give one"),
+        (["a.png", "--limit", "3"], "--limit is about labelled images; all that are named by IMAGE are explained"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -1,10 +1,13 @@
 """memwrap verify: equal, or what differs first; and files and runs that are none."""
 
+import base64
+import io
 import re
 import shutil
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from tests.cli import QUICK, fails, photos, run, succeeds
 from tests.cli.conftest import Trained
@@ -27,8 +30,9 @@ def edited(report: Path, tmp_path: Path) -> Path:
 def test_an_untouched_report_is_equal(report: Path, trained: Trained) -> None:
     result = succeeds("verify", report)
     assert result.out == (
-        f"equal: all that {report} shows of 4 images was computed again from {trained.run}; "
-        "numbers agree to one unit of the last digit shown\n"
+        f"equal: all that {report} says of its 4 images was computed again from {trained.run}; numbers agree to one "
+        "unit of the last digit shown. The images, their names and labels, the run's place and the date are the "
+        "report's own\n"
     )
 
 
@@ -66,7 +70,7 @@ def test_the_first_of_several_is_named_and_the_others_counted(edited: Path) -> N
     result = run("verify", edited)
     assert result.code == 6
     assert result.out.startswith("differs: Summary\n")
-    assert re.search(r"^and more after it: \d+ other places, at least$", result.out, re.MULTILINE)
+    assert re.search(r"^and more after it, in \d+ places at least$", result.out, re.MULTILINE)
 
 
 def test_a_run_that_has_moved_is_found_where_one_says(report: Path, trained: Trained, tmp_path: Path) -> None:
@@ -78,9 +82,10 @@ def test_a_run_that_has_moved_is_found_where_one_says(report: Path, trained: Tra
 def test_a_run_that_is_gone_is_told_with_what_to_do(edited: Path, tmp_path: Path) -> None:
     text = edited.read_text()
     place = re.search(r'"run": "(/[^"]*)"', text)[1]
-    edited.write_text(text.replace(place, str(tmp_path / "gone")))
+    gone = tmp_path / Path(place).name
+    edited.write_text(text.replace(place, str(gone)))
     message = fails(4, "verify", edited)
-    assert f"{tmp_path / 'gone'}: is no run" in message
+    assert f"{gone}: is no run" in message
     assert "if the run that the report names has moved, give --run" in message
     other = fails(4, "verify", edited, "--run", tmp_path / "nowhere")
     assert "nowhere: is no run" in other
@@ -93,7 +98,7 @@ def test_another_run_is_told_by_its_hash(report: Path, trained: Trained, tmp_pat
     result = run("verify", report, "--run", tmp_path / "other")
     assert result.code == 6
     assert result.out.startswith("differs: the hash of the model\n")
-    assert "other places" in result.out
+    assert "and more after it, in 2 places at least" in result.out
 
 
 def test_a_run_without_a_memory_is_told(report: Path, data: Path, out: Path) -> None:
@@ -103,10 +108,11 @@ def test_a_run_without_a_memory_is_told(report: Path, data: Path, out: Path) -> 
 
 def test_a_report_by_another_version_is_told_where_it_differs(edited: Path) -> None:
     text = edited.read_text()
-    changed = text.replace('"memwrap": "0.1.0"', '"memwrap": "0.0.9"').replace("memwrap 0.1.0", "memwrap 0.0.9")
+    changed = text.replace('"memwrap_version": "0.1.0"', '"memwrap_version": "0.0.9"')
+    changed = changed.replace("memwrap 0.1.0", "memwrap 0.0.9")
     edited.write_text(changed)
     assert run("verify", edited).code == 0
-    edited.write_text(changed.replace("Such predictions", "Those predictions"))
+    edited.write_text(changed.replace("may be wrong, too", "may not be wrong"))
     assert "the report was made by memwrap 0.0.9; this is 0.1.0" in run("verify", edited).out
 
 
@@ -126,7 +132,56 @@ def test_a_report_that_is_cut_is_told(edited: Path) -> None:
 
 def test_a_report_of_another_format_is_told(edited: Path) -> None:
     edited.write_text(edited.read_text().replace('"format_version": 1', '"format_version": 2'))
-    assert "edited.html: the report has format version 2" in fails(3, "verify", edited)
+    assert "edited.html: the report has format version 2, made by memwrap 0.1.0;" in fails(3, "verify", edited)
+
+
+def test_a_manifest_that_is_damaged_is_told_by_its_field(edited: Path) -> None:
+    edited.write_text(edited.read_text().replace('"shown": 2', '"shown": "two"'))
+    message = fails(3, "verify", edited)
+    assert "the field shown of its manifest is 'two'; expected a whole number above 0" in message
+    assert "Error" not in message
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('"labels": [', '"labels": [99, ', "labels and"),
+        (re.compile(r'"labels": \[\d'), '"labels": [99', "labels an image 99, the run's model has classes 0 to 1"),
+        ('"baseline": "white"', '"baseline": "pink"', "heatmaps.baseline of its manifest is 'pink'; expected one of"),
+        ('"title": "run"', '"title": "Certified"', "the field title of its manifest is 'Certified'; expected the name"),
+        ('"format_version": 1', '"format_version": "1"', "the report has format version '1', made by"),
+    ],
+    ids=["one more label", "label", "baseline", "title", "format"],
+)
+def test_what_no_report_has_is_told_as_damage(edited: Path, old: str | re.Pattern[str], new: str, words: str) -> None:
+    text = edited.read_text()
+    changed = text.replace(old, new) if isinstance(old, str) else old.sub(new, text)
+    assert changed != text
+    edited.write_text(changed)
+    assert words in fails(3, "verify", edited)
+
+
+def test_a_row_that_only_a_browser_takes_for_an_attribute_is_found(edited: Path) -> None:
+    text = edited.read_text()
+    start = text.index("</tr>", text.index("<tbody>", text.index("<article")))
+    end = text.index("</tr>", start + 5)
+    edited.write_text(text[:start] + "</tr x='>" + text[start + 5 : end] + "</tr '>" + text[end + 5 :])
+    result = run("verify", edited)
+    assert result.code == 6
+    assert result.out.startswith("differs: Images, image 1 ")
+
+
+def test_a_picture_that_a_browser_shows_turned_is_told(edited: Path) -> None:
+    """As its pixels are what they were, hashes and numbers agree."""
+    text = edited.read_text()
+    uri = re.search(r'data-input="1"[^>]*src="data:image/png;base64,([^"]*)"', text)[1]
+    exif = Image.Exif()
+    exif[0x0112] = 3
+    stream = io.BytesIO()
+    with Image.open(io.BytesIO(base64.b64decode(uri))) as picture:
+        picture.save(stream, "PNG", exif=exif)
+    edited.write_text(text.replace(uri, base64.b64encode(stream.getvalue()).decode()))
+    assert "it is a PNG with a part eXIf, which may change how a browser shows it" in fails(3, "verify", edited)
 
 
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from memwrap import MemoryClassifier, MemoryWrap, Transform
 from memwrap.base import Origin
 from memwrap.report.content import Content, Pictures
-from memwrap.report.making import Source, content_for, new_manifest, page_for
+from memwrap.report.making import Source, page_for, report_of
 from memwrap.report.page import HeatmapOptions, Manifest
 
 HOSTILE = ("<img src=x onerror=alert(1)>", "</script>", 'v1.5 & "co"', "{{ 7 * 7 }}")
@@ -75,8 +75,8 @@ def told(
     count = 0 if model.remembered is None else len(model.remembered)
     given: dict[str, Any] = {"path": "/runs/noise", "memory_names": [f"{n}.png" for n in range(count)], "seed": 7}
     source = Source(model=model, **{**given, **others})
-    manifest = new_manifest(source, pictures, "noise", shown, heatmaps)
-    return Told(source, pictures, manifest, content_for(manifest, source, pixels))
+    made = report_of(source, pictures, "noise", shown, heatmaps)
+    return Told(source, pictures, made.manifest, made.content)
 
 
 @dataclass
@@ -103,8 +103,9 @@ class Node:
         return found
 
     def rows(self) -> list[list[str]]:
-        """The texts of a table's body."""
-        cells = [[node for node in row.children if isinstance(node, Node)] for row in self.one("tbody").all("tr")]
+        """The texts of a table's body, but for what stands between rows."""
+        rows = [row for body in self.all("tbody") for row in body.all("tr") if not row.all("th", scope="rowgroup")]
+        cells = [[node for node in row.children if isinstance(node, Node)] for row in rows]
         return [[cell.text for cell in row] for row in cells]
 
     def below(self) -> Iterator["Node"]:

@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.functional import interpolate
 
 from memwrap.report.page import HeatmapOptions
 from tests.report import HOSTILE, Told, network, told
+from tests.report.test_pictures import SIDE, photos
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium")
@@ -27,7 +28,7 @@ FLAGS = (
     "--no-sandbox --disable-gpu --disable-background-networking --disable-component-update "
     "--disable-sync --no-first-run"
 )
-SIDE, COUNT, SHOWN = 224, 50, 8
+COUNT, SHOWN = 50, 8
 LARGEST = 15_000_000  # bytes
 NAMES = tuple(
     f"photos/{name}"
@@ -39,16 +40,6 @@ NAMES = tuple(
         *(f"{number}.jpg" for number in range(COUNT - 4)),
     )
 )
-
-
-def photos(count: int, seed: int) -> Tensor:
-    """Pixels that are about as hard to store as a photo's: large shapes, smaller ones in them, and some noise."""
-    generator = torch.Generator().manual_seed(seed)
-    pixels = torch.full((count, 3, SIDE, SIDE), 128.0)
-    for side, contrast in ((4, 60), (14, 35), (56, 18), (SIDE, 7)):
-        shapes = torch.randn(count, 3, side, side, generator=generator)
-        pixels += contrast * interpolate(shapes, size=(SIDE, SIDE), mode="bicubic")
-    return pixels.clamp(0, 255).to(torch.uint8)
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +144,8 @@ def test_all_pictures_can_be_seen(browser: Any, file: Path, world: Told) -> None
         )
         assert broken == 0
         maps = sum(1 + len(card.samples) for card in world.content.cards)
-        assert page.locator("img").count() == COUNT + maps
+        beside = COUNT  # of each image once more, beside its map; memory images are drawn by reference
+        assert page.locator("img").count() == COUNT + beside + maps
         for picture in (page.locator("article svg").first, page.locator("article .pic").first):
             with Image.open(io.BytesIO(picture.screenshot())) as image:
                 assert len(np.unique(np.asarray(image.convert("RGB")).reshape(-1, 3), axis=0)) > 100
@@ -303,7 +295,21 @@ def test_it_prints_in_black_on_white(browser: Any, file: Path) -> None:
         paper = page.pdf(format="A4")
     assert paper.startswith(b"%PDF")
     assert len(paper) > 1_000_000
-    assert COUNT / 3 < len(re.findall(rb"/Type\s*/Page\b", paper)) < 2 * COUNT
+    pages = len(re.findall(rb"/Type\s*/Page\b", paper))
+    assert COUNT <= pages < 1.5 * COUNT, "each image has a page of its own, with its heatmaps"
+
+
+def test_heatmaps_are_printed_though_they_are_closed(browser: Any, file: Path) -> None:
+    with opened(browser, file) as page:
+        first = page.locator("article details").first
+        assert not first.locator("img").first.is_visible()
+        page.emulate_media(media="print")
+        for picture in (first.locator("img").first, first.locator(".scale")):
+            assert picture.is_visible()
+            assert picture.bounding_box()["height"] > 5
+        assert not first.evaluate("each => each.open"), "and stay closed on the screen"
+        page.emulate_media(media="screen")
+        assert not first.locator("img").first.is_visible()
 
 
 @pytest.mark.parametrize("width", [400, 700, 1600])

@@ -1,5 +1,6 @@
 """What a report says, against slow loops over `model.read`."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 from torch import Tensor
 
 from memwrap import MemoryClassifier
-from memwrap.report.content import Content, Pictures, content_of, explained, shown_samples
+from memwrap.report.content import Content, Pictures, content_of, explain_each, shown_samples
 from tests.report import HOSTILE, Told, network, noise, told
 
 
@@ -33,6 +34,52 @@ def test_a_card_says_what_the_model_says(reported: Told) -> None:
         assert card.probability == pytest.approx(float(probabilities.max()), abs=1e-6)
         assert card.true_class == HOSTILE[label]
         assert card.wrong == (int(probabilities.argmax()) != label)
+
+
+@pytest.mark.parametrize(
+    ("probabilities", "second"),
+    [
+        ([0.3, 0.6, 0.1, 0.0], (HOSTILE[0], 0.3)),
+        ([0.0, 0.6, 0.1, 0.3], (HOSTILE[3], 0.3)),
+        ([0.4, 0.4, 0.1, 0.1], (HOSTILE[0], 0.4)),
+        ([0.0004, 0.9995, 0.0001, 0.0], None),
+        ([0.0005, 0.9994, 0.0001, 0.0], (HOSTILE[0], 0.0005)),
+    ],
+)
+def test_the_class_that_comes_next_is_told_if_it_is_worth_it(
+    reported: Told, probabilities: list[float], second: tuple[str, float] | None
+) -> None:
+    explanation = SimpleNamespace(prediction=1, probabilities=torch.tensor(probabilities, dtype=torch.float64))
+    card = replace(reported.content.cards[0], explanation=explanation)  # type: ignore[arg-type]
+    assert card.second == second
+
+
+@pytest.mark.parametrize(
+    ("converged", "score", "chance", "holds"),
+    [
+        (True, 0.3, 0.5, True),
+        (None, 0.3, 0.5, True),
+        (False, 0.3, 0.5, False),
+        (True, 0.5, 0.3, False),
+        (True, 0.5, 0.505, False),
+        (None, 0.5, 0.5, False),
+    ],
+)
+def test_heatmaps_hold_if_they_add_up_and_what_they_highlight_matters(
+    reported: Told, converged: bool | None, score: float, chance: float, holds: bool
+) -> None:
+    card = reported.content.cards[0]
+    assert card.heatmap is not None
+    assert card.deletion is not None
+    changed = replace(
+        card,
+        heatmap=replace(card.heatmap, converged=converged),
+        deletion=replace(card.deletion, score=score, random_score=chance),
+    )
+    assert changed.maps_hold is holds
+    page = replace(reported, content=replace(reported.content, cards=(changed,))).page
+    assert ("These maps passed their checks" in page) == holds
+    assert ("Do not rely on these maps" in page) == (not holds)
 
 
 def test_an_image_without_a_label_is_not_wrong(model: MemoryClassifier) -> None:
@@ -71,7 +118,7 @@ def test_more_than_were_used_are_not_shown(reported: Told) -> None:
 
 def test_images_are_explained_each_by_itself(model: MemoryClassifier) -> None:
     pixels = noise(5)
-    together, (alone,) = explained(model, pixels), explained(model, pixels[3:4])
+    together, (alone,) = explain_each(model, pixels), explain_each(model, pixels[3:4])
     assert together[3].logits.equal(alone.logits)
     assert together[3].weights.equal(alone.weights)
     assert [each.prediction for each in together] == model(model.transform(pixels)).argmax(1).tolist()
@@ -83,7 +130,7 @@ def test_images_are_explained_each_by_itself(model: MemoryClassifier) -> None:
 def a_content(model: MemoryClassifier, labels: list[int] | None, count: int = 10) -> Content:
     pixels = noise(count)
     pictures = Pictures(pixels, tuple(map(str, range(count))), None if labels is None else torch.tensor(labels))
-    return content_of(model, pictures, explained(model, pixels), 3)
+    return content_of(model, pictures, explain_each(model, pixels), 3)
 
 
 def test_right_and_wrong_are_counted(model: MemoryClassifier) -> None:
@@ -103,6 +150,16 @@ def test_the_unsure_are_those_whose_strongest_sample_is_of_another_class(model: 
             expected.append(row + 1)
     assert [card.number for card in content.uncertain] == expected
     assert 0 < len(expected) < 10
+
+
+def test_the_wrong_are_unsure_or_confident(model: MemoryClassifier) -> None:
+    content, own = a_content(model, [3] * 10), model.remembered.predictions
+    unsure = []
+    for row, weights in enumerate(weights_of(model, noise(10))):
+        prediction = int(model(model.transform(noise(10)[row : row + 1])).argmax())
+        unsure += [row] if 3 != prediction != int(own[int(weights.argmax())]) else []
+    assert content.wrong_and_unsure == len(unsure) > 0
+    assert content.wrong_and_unsure + len(content.confidently_wrong) == 10 - content.correct
 
 
 def test_the_confidently_wrong_carry_no_warning(model: MemoryClassifier) -> None:

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from memwrap import MemoryClassifier
+from memwrap import InputError, MemoryClassifier
 from memwrap.report import figures
 from memwrap.report.figures import MOST_INPUTS, TITLES, figure
+from memwrap.report.pictures import heat_colours
 from tests.report import GRAY, HOSTILE, STEPS, Told, network, noise, told
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -60,7 +61,7 @@ def test_the_same_figure_is_made_each_time(plain: Told, suffix: str) -> None:
 
 
 def verdict(card: Any) -> list[str]:
-    lines = [f"{card.prediction} {card.probability:.0%}"]
+    lines = [card.prediction, f"probability {100 * card.probability:.0f} %"]
     lines += [f"wrong: {card.true_class}"] if card.wrong else []
     return lines + (["unsure"] if card.explanation.uncertain else [])
 
@@ -71,7 +72,12 @@ def test_each_input_stands_over_the_memory_images_that_it_used(plain: Told) -> N
         for line in verdict(card):
             assert line in found
         for sample in card.samples:
-            assert f"{card.class_name(sample.prediction)} {sample.weight:.0%}" in found
+            assert f"weight {100 * sample.weight:.0f} %" in found
+            assert card.class_name(sample.prediction) in found
+            if sample.prediction != sample.label:
+                assert f"label: {card.class_name(sample.label)}" in found
+    differing = [each for card in cards for each in card.samples if each.prediction != each.label]
+    assert sum(line.startswith("label: ") for line in found) == len(differing) > 0
     assert pictures(plain) == sum(1 + len(card.samples) for card in cards)
     assert any(card.explanation.uncertain for card in cards)
     assert any(card.wrong for card in cards)
@@ -82,9 +88,34 @@ def test_with_heatmaps_input_example_and_counterfactual_stand_side_by_side(model
     cards, found = world.content.cards, texts(world)
     kinds = [kind for card in cards for kind in (card.explanation.example, card.explanation.counterfactual)]
     missing = kinds.count(None)
-    assert pictures(world) == 2 * (3 + 6 - missing)
+    scale = 1  # which is a picture, too
+    assert pictures(world) == 2 * (3 + 6 - missing) + scale
     assert found.count("none") == missing
     assert [found.count(title) for title in ("input", "example", "counterfactual", "its heatmap")] == [1, 1, 1, 3]
+
+
+def test_a_heatmap_says_for_which_class(plain: Told) -> None:
+    world = told(plain.source.model, noise(3), heatmaps=STEPS)
+    found = texts(world)
+    for name in ("cat", "dog", "eel", "fox"):
+        cards = [card.explanation for card in world.content.cards if card.prediction == name]
+        kinds = [kind for each in cards for kind in (each.example, each.counterfactual) if kind is not None]
+        assert found.count(f"for {name}") == len(cards) + len(kinds)
+
+
+def test_the_colours_of_heatmaps_have_a_scale(model: MemoryClassifier, plain: Told) -> None:
+    ends = {"nothing or against", "much"}
+    world = told(model, noise(1), heatmaps=STEPS)
+    assert ends <= set(texts(world))
+    assert not ends & set(texts(plain)), "where there are none, there is none"
+    with Image.open(io.BytesIO(drawn(world, ".png"))) as picture:
+        pixels = np.asarray(picture.convert("RGB")).astype(int)
+    bottom = pixels[pixels.shape[0] // 2 :]  # below the pictures, of which there is one row
+    for heat in (0.3, 0.6, 1.0):
+        middle_grey = np.array([128 * 0.6 + 90] * 3)
+        share = 0.85 * heat**0.5
+        colour = middle_grey * (1 - share) + heat_colours()[round(255 * heat)].numpy() * share
+        assert (abs(bottom - colour).max(axis=2) <= 6).any(), heat
 
 
 def test_what_is_missing_is_called_none() -> None:
@@ -124,7 +155,7 @@ def test_heatmaps_of_some_images_only_are_refused(model: MemoryClassifier) -> No
     world = told(model, noise(2), heatmaps=STEPS)
     first, second = world.content.cards
     content = replace(world.content, cards=(first, replace(second, heatmap=None)))
-    with pytest.raises(ValueError, match="needs one for each image"):
+    with pytest.raises(InputError, match=r"image 2 has no heatmap, but the first one has; a figure needs one for each"):
         drawn(replace(world, content=content))
 
 
@@ -145,7 +176,7 @@ def test_a_name_is_not_taken_for_a_formula(model: MemoryClassifier) -> None:
     model.classes = ("$x_1$", "$\\frac{1}{2", "a_b^c", "#%&~")
     world = told(model, noise(4))
     for name in {card.prediction for card in world.content.cards}:
-        assert any(line.startswith(f"{name} ") for line in texts(world)), name
+        assert name in texts(world), name
     assert "$x_1$" in {card.prediction for card in world.content.cards}
     assert drawn(world, ".png")
     assert drawn(world, ".pdf")
@@ -159,11 +190,11 @@ def lines(texts: list[str]) -> Iterator[str]:
 def test_long_names_are_cut_to_what_fits_and_the_number_stays(model: MemoryClassifier) -> None:
     model.classes = ("a rather long class name, as people give", "x" * 200, "Ort, an dem man war", "y")
     world = told(model, noise(6))
-    legend = {line.strip() for line in texts(world) if "memory image" in line}
-    found = [line for line in lines(texts(world)) if line not in legend]
-    assert max(map(len, found)) <= figures.LETTERS
+    legend = figures.LEGEND + figures.FURTHER
+    found = [line for line in lines(texts(world)) if len(line) < 20 or line not in legend]
+    assert max(map(len, found)) <= max(figures.LETTERS, len("probability 100 %"))
     assert any(line.endswith("…") for line in found)
-    numbers = [line for line in found if re.search(r"\d+%$", line)]
+    numbers = [line for line in found if re.search(r"\d+ %$", line)]
     assert len(numbers) == sum(1 + len(card.samples) for card in world.content.cards)
 
 
@@ -182,27 +213,35 @@ def test_names_have_two_lines(name: str, short: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "words"), [("cat", "cat 7%"), ("x" * 11, f"{'x' * 11} 7%"), ("x" * 12, f"{'x' * 12}\n7%"), ("", " 7%")]
+    ("share", "words"),
+    [(0.0, "0 %"), (0.004, "<1 %"), (0.0099, "<1 %"), (0.01, "1 %"), (0.016, "2 %"), (0.794, "79 %"), (1.0, "100 %")],
 )
-def test_a_number_has_a_line_of_its_own_where_there_is_no_room(name: str, words: str) -> None:
-    assert figures._named(name, 0.07) == words
+def test_a_share_that_is_there_is_not_called_nothing(share: float, words: str) -> None:
+    assert figures._whole_percent(share) == words
 
 
 def test_a_narrow_figure_breaks_its_legend(model: MemoryClassifier) -> None:
-    assert figures.LEGEND in texts(told(model, noise(8)))
-    narrow = texts(told(model, noise(1)))
-    assert figures.LEGEND not in narrow
-    assert "Under a memory image: what" in narrow
+    wide, narrow = texts(told(model, noise(8))), texts(told(model, noise(1)))
+    assert any(line.startswith(figures.LEGEND[:100]) for line in wide)
+    assert not any(line.startswith(figures.LEGEND[:100]) for line in narrow)
+    assert "Under each picture: what" in narrow
 
 
-def test_colours_say_for_and_against(plain: Told) -> None:
+def test_what_is_further_down_is_told(model: MemoryClassifier) -> None:
+    assert figures.FURTHER.strip() in " ".join(texts(told(model, noise(8), shown=1)))
+    assert "Last row" not in " ".join(texts(told(model, noise(8), shown=12)))
+
+
+def test_colours_say_whether_it_is_another_class(plain: Told) -> None:
     text = drawn(plain).decode()
-    assert figures.FOR in text
-    assert figures.AGAINST in text
+    assert figures.SAME in text
+    assert figures.OTHER in text
 
 
 def test_a_memory_of_one_has_no_class_to_tell() -> None:
-    assert "? 100%" in texts(told(network(memory=1), noise(1)))
+    found = texts(told(network(memory=1), noise(1), labelled=False))
+    assert "weight 100 %" in found
+    assert not any(line.startswith("label: ") for line in found)
 
 
 def test_gray_pictures_are_drawn_in_gray() -> None:

@@ -3,17 +3,20 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from torch.testing import assert_close
 
-from memwrap import MemoryClassifier, Transform, __version__
+from memwrap import InputError, MemoryClassifier, Transform, __version__
 from memwrap.attribution import deletion, heatmaps
 from memwrap.report import making
 from memwrap.report.content import Pictures
-from memwrap.report.making import content_for, hashes, new_manifest, page_for, pictures_of
+from memwrap.report.making import content_for, hashes, new_manifest, page_for, pictures_of, report_of, report_on
 from memwrap.report.page import HeatmapOptions
+from memwrap.report.reading import read
+from memwrap.report.verifying import verify
 from memwrap.seeds import generator
 from tests.report import COLOUR, STEPS, Told, network, noise, told
 
@@ -26,7 +29,7 @@ PICTURES = Pictures(noise(2), ("a.png", "b.png"), torch.tensor([0, 3]))
 def test_a_manifest_holds_what_the_report_was_made_of(model: MemoryClassifier) -> None:
     world = told(model, noise(3), heatmaps=STEPS)
     manifest = new_manifest(world.source, world.pictures, "a title", 5, STEPS)
-    assert manifest.memwrap == __version__
+    assert manifest.memwrap_version == __version__
     assert (manifest.run, manifest.title, manifest.shown, manifest.heatmaps) == ("/runs/noise", "a title", 5, STEPS)
     assert manifest.seeds == {"run": 7, "deletion": 0}
     assert manifest.names == ("picture 0.png", "picture 1.png", "picture 2.png")
@@ -155,6 +158,22 @@ def test_a_report_is_made_in_full_precision(model: MemoryClassifier) -> None:
     assert page_for(expected.manifest, content, expected.source) == expected.page
 
 
+def test_a_report_is_made_in_one_call(reported: Told) -> None:
+    titles: list[str] = []
+
+    @contextmanager
+    def progress(title: str) -> Iterator[Callable[[int, int | None], None]]:
+        titles.append(title)
+        yield lambda *_: None
+
+    made = report_of(reported.source, reported.pictures, "noise", 3, STEPS, progress)
+    assert titles == ["heatmaps", "deleting pixels"], "the page is not made before one asks for it"
+    assert replace(made.manifest, created=reported.manifest.created) == reported.manifest
+    assert made.page().replace(made.manifest.created, reported.manifest.created) == reported.page
+    assert titles[2:] == ["looking for what would change predictions"]
+    assert [card.heatmap for card in report_of(reported.source, PICTURES, "", 1, None).content.cards] == [None, None]
+
+
 def test_progress_is_told_for_all_that_takes_time(model: MemoryClassifier) -> None:
     told_of: dict[str, list[tuple[int, int | None]]] = {}
 
@@ -168,3 +187,46 @@ def test_progress_is_told_for_all_that_takes_time(model: MemoryClassifier) -> No
     page_for(world.manifest, content, world.source, progress)
     assert list(told_of) == ["heatmaps", "deleting pixels", "looking for what would change predictions"]
     assert list(told_of.values()) == [[(1, 2), (2, 2)]] * 3
+
+
+# From Python
+
+
+def test_a_report_of_a_model_at_hand_takes_one_call(model: MemoryClassifier, tmp_path: Path) -> None:
+    report = report_on(model, noise(3), ("a", "b", "c"), [0, 1, 2], saved_at=tmp_path / "mine", shown=2)
+    world = told(
+        model, noise(3), names=("a", "b", "c"), shown=2, path=str(tmp_path / "mine"), memory_names=None, seed=0
+    )
+    created = report.manifest.created
+    assert report.manifest == replace(world.manifest, title="mine", created=created)
+    assert report.page() == replace(world, manifest=report.manifest).page
+    assert verify(read(report.page()), report.source) == []
+
+
+def test_heatmaps_and_missing_labels_are_heeded(model: MemoryClassifier) -> None:
+    report = report_on(model, noise(1), ["a"], saved_at="mine", heatmaps=STEPS)
+    assert report.content.cards[0].heatmap.steps == 4
+    assert not report.content.labelled
+    assert report.manifest.run == str(Path("mine").absolute())
+
+
+@pytest.mark.parametrize(
+    ("pixels", "names", "labels", "words"),
+    [
+        (
+            noise(2).float(),
+            "ab",
+            None,
+            r"pixels is of torch.float32 and shape \(2, 3, 4, 4\); expected torch.uint8 and",
+        ),
+        (noise(2, (1, 4, 4)), "ab", None, r"shape \(2, 1, 4, 4\); expected torch.uint8 and \('N', 3, 4, 4\)"),
+        (noise(2)[:0], "", None, r"shape \(0, 3, 4, 4\)"),
+        (noise(2), "a", None, "names has 1 entries; expected one for each of the 2 pictures"),
+        (noise(2), "ab", [0], "labels has 1 entries; expected one for each of the 2 pictures"),
+    ],
+)
+def test_what_cannot_be_reported_on_is_told(
+    model: MemoryClassifier, pixels: torch.Tensor, names: str, labels: list[int] | None, words: str
+) -> None:
+    with pytest.raises(InputError, match=words):
+        report_on(model, pixels, tuple(names), labels, saved_at="mine")

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from memwrap import MemoryClassifier, NoMemoryError
-from memwrap.report.page import FORMAT, memory_pixels
+from memwrap.report.making import report_of
+from memwrap.report.page import FORMAT, TOLERANCE, memory_pixels
 from memwrap.report.pictures import blended, exact_uri, heat_colours, pixels_in
 from tests.report import GRAY, HOSTILE, STEPS, Node, Told, network, noise, parsed, told
 
@@ -83,7 +84,7 @@ def test_the_summary_counts_what_is_there(page: Node, slow: Slow) -> None:
     never = sum(all(weights[index] == 0 for weights in slow.weights) for index in range(30))
     assert [each.text for each in page.one("ul", class_="totals").all("li")] == [
         "6 images",
-        f"{percent(right / 6)} accuracy: {right} are right",
+        f"{percent(right / 6)} accuracy: {right} of 6 right",
         f"{unsure} unsure: the most used memory image is of another class",
         f"30 images in the memory, {never} of them never used here",
     ]
@@ -97,15 +98,54 @@ def test_each_image_has_its_prediction_probability_and_truth(page: Node, slow: S
         prediction = slow.predictions[row]
         probability = percent(float(slow.probabilities[row][prediction]))
         truth = "right" if prediction == row % 4 else f"wrong: it is {HOSTILE[row % 4]}"
+        values, labels = slow.probabilities[row].sort(descending=True)
+        second = f"then {HOSTILE[labels[1]]}, {percent(float(values[1]))}" if values[1] >= 0.0005 else ""
+        between = "; " if truth == "right" and second else " "
         assert article.one("h3").text == f"picture {row}.png"
-        assert article.all("p")[1].text == f"{HOSTILE[prediction]}, {probability}, {truth}"
+        assert article.one("div", class_="answer").text == (
+            f"{HOSTILE[prediction]}, {probability} {truth}{between}{second}".strip()
+        )
 
 
-def test_a_plain_sentence_comes_first(page: Node, reported: Told) -> None:
+def test_the_answer_comes_first_and_then_a_plain_sentence(page: Node, reported: Told) -> None:
     for card, article in zip(reported.content.cards, page.all("article"), strict=True):
-        first = article.all("p")[0]
-        assert first.text == card.sentence
-        assert ("unsure" in first.attributes["class"].split()) == card.sentence.startswith("Unsure: ")
+        texts = [node for node in article.one("div", class_="top").all("div")[0].children if isinstance(node, Node)]
+        assert [node.tag for node in texts[:3]] == ["h3", "div", "p"]
+        assert texts[2].text == card.sentence
+        assert ("unsure" in texts[2].attributes["class"].split()) == card.sentence.startswith("Unsure: ")
+
+
+def test_what_any_one_memory_image_did_is_said(page: Node, slow: Slow) -> None:
+    for row, article in enumerate(page.all("article")):
+        largest = max(abs(slow.effect(row, index)) for index in slow.used(row))
+        words = article.all("p")[1]
+        assert words.text.startswith("Taking out ")
+        assert ("the image itself decided" in words.text) == (largest < 0.01)
+        stated = float(words.one("span", class_="number").text)
+        assert 100 * largest - 0.051 <= stated <= 100 * largest + 0.101
+
+
+def test_what_is_further_down_stands_apart(reported: Told, slow: Slow) -> None:
+    kinds = set()
+    world = told(reported.source.model, noise(6), shown=1)
+    for row, article in enumerate(parsed(world.page).all("article")):
+        shown = [int(cells[0].split()[0][1:]) for cells in article.one("table").rows()]
+        apart = [each.text for each in article.all("th", scope="rowgroup")]
+        assert len(apart) == len(shown) - 1
+        if apart:
+            same = slow.own[shown[-1]] == slow.predictions[row]
+            words = "the predicted class" if same else "another class"
+            assert apart == [f"further down: the strongest of {words}"]
+            assert len(article.all("tbody")) == 2
+            assert article.all("tbody")[1].all("use")[0].attributes["href"] == f"#memory-{shown[-1]}"
+            kinds.add(same)
+    assert kinds == {False, True}, "else nothing is tested"
+
+
+def test_for_and_against_are_said_of_effects_alone(page: Node) -> None:
+    for article in page.all("article"):
+        assert "against" not in article.one("table").text
+        assert "against" not in article.one("div", class_="top").text
 
 
 def test_memory_images_have_label_class_weight_and_effect_the_largest_first(page: Node, slow: Slow) -> None:
@@ -116,10 +156,10 @@ def test_memory_images_have_label_class_weight_and_effect_the_largest_first(page
         assert shown[:3] == used[:3]
         assert shown == [index for index in used if index in shown], "the largest first"
         for index, (name, taken, label, weight, bar, effect) in zip(shown, table, strict=True):
-            against = " against" if slow.own[index] != slow.predictions[row] else ""
+            other = " other class" if slow.own[index] != slow.predictions[row] else ""
             differs = " differs" if slow.own[index] != index % 4 else ""
             assert name == f"#{index} {index}.png"
-            assert taken == HOSTILE[slow.own[index]] + against
+            assert taken == HOSTILE[slow.own[index]] + other
             assert label == HOSTILE[index % 4] + differs
             assert number(weight) == near(slow.weights[row][index])
             assert number(effect) == near(slow.effect(row, index))
@@ -143,7 +183,7 @@ def test_what_is_not_listed_is_counted_and_weighed(page: Node, slow: Slow) -> No
         used = slow.used(row)
         rest = sum(slow.weights[row][index] for index in used if index not in shown)
         expected = (
-            f"The memory images used most, of {len(used)}; the others have {percent(rest)} of the weight together"
+            f"The memory images used most, of {len(used)}; those not shown have {percent(rest)} of the weight together"
         )
         assert article.one("caption").text == expected
 
@@ -208,13 +248,63 @@ def test_the_memory_images_never_used_are_shown(page: Node, slow: Slow) -> None:
 
 def test_what_heatmaps_are_worth_stands_below_them(page: Node, reported: Told) -> None:
     for card, article in zip(reported.content.cards, page.all("article"), strict=True):
-        words = article.one("details").one("p").text
-        assert f"With {card.heatmap.steps} steps the attributions miss" in words
-        assert f"by {percent(card.heatmap.relative_error)}" in words
-        assert ("too much to trust them" in words) == (card.heatmap.relative_error >= 0.01)
-        assert f"{len(card.samples)} memory images moved along the path, {len(card.others)} stood still" in words
+        _, words, how = (each.text for each in article.one("details").all("p"))
+        score, chance = (sum(curve) / 21 for curve in (card.deletion.curve, card.deletion.random_curve))
+        if card.heatmap.relative_error >= 0.01:
+            assert words.startswith("Do not rely on these maps: they miss ")
+        elif chance - score < 0.01:
+            assert words.startswith("Do not rely on these maps: the pixels that they highlight matter no more than")
+        else:
+            assert words.startswith("These maps passed their checks: they account for the model's score up to ")
+        assert (f"{percent(card.heatmap.relative_error)}" in words) == ("no more than" not in words)
+        assert how.startswith(f"{card.heatmap.steps} steps. Maps were made of the image and of {len(card.samples)} of ")
+        assert ("the others were left as they are" in how) == bool(card.others)
         assert f"the probability is {percent(sum(card.deletion.curve) / 21)} on average" in words
         assert f"in random order {percent(sum(card.deletion.random_curve) / 21)}." in words
+
+
+def warning(page: Node) -> str:
+    """What is said of unsure predictions, in the part on how to read the page."""
+    (words,) = [each.text for each in page.all("section")[3].all("p") if each.text.startswith("Unsure means")]
+    return words
+
+
+def test_how_often_the_unsure_are_wrong_is_counted(page: Node, slow: Slow) -> None:
+    wrong = [slow.predictions[row] != row % 4 for row in range(6)]
+    unsure = [row for row in range(6) if slow.uncertain(row)]
+    others = [row for row in range(6) if not slow.uncertain(row)]
+    counted = (
+        f"Here {sum(wrong[row] for row in unsure)} of {len(unsure)} unsure and "
+        f"{sum(wrong[row] for row in others)} of {len(others)} other predictions are wrong."
+    )
+    assert counted in warning(page)
+    assert "evaluate" not in warning(page)
+
+
+def test_that_none_is_unsure_is_said() -> None:
+    model = network(memory=1)  # which has nothing else to be unsure by
+    with torch.no_grad():
+        right = int((model(model.transform(noise(4))).argmax(1) == torch.arange(4)).sum())
+    assert f"Here none is unsure, and {4 - right} of 4 are wrong." in warning(parsed(told(model, noise(4)).page))
+
+
+def test_without_labels_nothing_is_said_of_how_often_the_unsure_are_wrong(model: MemoryClassifier) -> None:
+    words = warning(parsed(told(model, noise(4), labelled=False).page))
+    assert "cannot be told without labels; memwrap evaluate measures" in words
+    assert "Here" not in words
+
+
+def test_heatmaps_have_a_scale_from_grey_to_yellow(page: Node) -> None:
+    for article in page.all("article"):
+        assert article.one("details").all("p")[0].text.startswith("nothing or against much")
+        assert article.one("span", class_="scale").attributes["aria-hidden"] == "true"
+    (gradient,) = re.findall(r"linear-gradient\(to right, (.*?)\);", page.one("style").text)
+    colours = [list(map(int, colour.split())) for colour in re.findall(r"rgb\((.*?)\)", gradient)]
+    assert len(colours) == 9
+    assert len(set(colours[0])) == 1
+    for place, colour in enumerate(colours):
+        pixel = torch.full((3, 1, 1), 128, dtype=torch.uint8)
+        assert colour == blended(pixel, torch.full((1, 1), place / 8), heat_colours())[:, 0, 0].tolist()
 
 
 # Pictures
@@ -246,7 +336,7 @@ def test_a_row_shows_the_picture_that_it_names(page: Node) -> None:
 def test_heatmaps_are_those_of_the_image_and_of_its_memory_images(page: Node, reported: Told) -> None:
     memory = noise(30, seed=1)
     for card, article in zip(reported.content.cards, page.all("article"), strict=True):
-        images = article.one("ul", class_="heat").all("img")
+        images = article.one("ul", class_="heat").all("img", class_="heatmap")
         assert [each.attributes["alt"] for each in images] == [
             "heatmap of the image",
             *(f"heatmap of memory image {sample.index}" for sample in card.samples),
@@ -258,6 +348,15 @@ def test_heatmaps_are_those_of_the_image_and_of_its_memory_images(page: Node, re
             scale = positive[positive > 0].quantile(0.99) if (positive > 0).any() else torch.tensor(1.0)
             expected = blended(pixels, (positive / scale).clamp(max=1), heat_colours())
             assert pixels_in(image.attributes["src"]).equal(expected)
+
+
+def test_each_heatmap_stands_beside_its_picture(page: Node, reported: Told) -> None:
+    for card, article in zip(reported.content.cards, page.all("article"), strict=True):
+        first, *others = article.one("ul", class_="heat").all("li")
+        assert pixels_in(first.all("img")[0].attributes["src"]).equal(card.pixels)
+        shown = [each.one("use").attributes["href"] for each in others]
+        assert shown == [f"#memory-{sample.index}" for sample in card.samples]
+        assert [each.text for each in others] == [f"#{sample.index}" for sample in card.samples]
 
 
 def test_gray_pictures_are_shown(model: MemoryClassifier) -> None:
@@ -288,7 +387,7 @@ def test_the_memorys_pixels_are_what_was_remembered(model: MemoryClassifier) -> 
 
 TAGS = (
     "html head meta title style body a svg defs image use header h1 h2 h3 p em main section ul li b div table caption "
-    "thead tr th td tbody span button article img details summary code dl dt dd script"
+    "thead tr th td tbody span small button article img details summary code dl dt dd script"
 )
 
 
@@ -317,7 +416,7 @@ def test_hostile_names_make_no_elements_and_are_there_as_text(model: MemoryClass
     assert not [name for node in nodes for name in node.attributes if name.startswith("on")]
     assert len(page.all("script")) == 2
     assert [article.one("h3").text for article in page.all("article")] == [" ".join(name.split()) for name in names]
-    assert page.one("h1").text == "<script>alert(3)</script>"
+    assert page.one("h1").text == "Why “<script>alert(3)</script>” decided so"
     for name, picture in zip(names, [each for each in page.all("img") if "data-input" in each.attributes], strict=True):
         assert picture.attributes["alt"] == f"the image {name}"
     text = page.text
@@ -334,7 +433,18 @@ def test_a_file_name_in_no_known_encoding_can_be_saved(model: MemoryClassifier) 
 def test_classes_without_names_are_called_by_their_numbers(model: MemoryClassifier) -> None:
     model.classes = None
     page = parsed(told(model, noise(2)).page)
-    assert page.all("article")[0].all("p")[1].text[0] in "0123"
+    assert page.all("article")[0].one("div", class_="answer").text[0] in "0123"
+
+
+def test_names_that_are_mere_numbers_do_not_look_like_classes(model: MemoryClassifier) -> None:
+    world = told(model, noise(10), names=tuple(map(str, range(20, 30))), memory_names=[str(n) for n in range(50, 62)])
+    page = parsed(world.page)
+    assert [each.text for each in page.all("h3") if each.attributes.get("id")] == [f"image {n}" for n in range(20, 30)]
+    assert re.fullmatch(r"image 2\d: .*", listed(page)["Unsure"][0])
+    for cells in page.all("article")[0].one("table").rows():
+        index = int(re.match(r"#(\d+) ", cells[0])[1])
+        assert cells[0] == f"#{index} image {50 + index}"
+    assert page.all("img")[0].attributes["alt"] == "the image 20"
 
 
 # What is not there
@@ -348,6 +458,38 @@ def test_without_labels_there_is_no_accuracy(model: MemoryClassifier) -> None:
     assert " right" not in page.all("article")[0].text
 
 
+def test_what_there_is_nothing_of_is_said_in_a_line(model: MemoryClassifier) -> None:
+    with torch.no_grad():
+        predictions = model(model.transform(noise(10))).argmax(1)
+    world = told(model, noise(10))
+    sure = [row for row, card in enumerate(world.content.cards) if not card.explanation.uncertain]
+    assert 0 < len(sure) < 10
+
+    def summary(rows: list[int], labels: Tensor | None) -> Node:
+        pictures = replace(world.pictures, pixels=noise(10)[rows], names=("a",) * len(rows), labels=labels)
+        made = report_of(world.source, pictures, "noise", 3, None)
+        return parsed(made.page()).all("section")[0]
+
+    right = summary(sure, predictions[sure])
+    assert right.all("h3") == []
+    assert right.all("p")[0].text == "There are no errors and no unsure predictions."
+    assert summary(sure, None).all("p")[0].text == "There are no unsure predictions."
+    unsure = [row for row in range(10) if row not in sure]
+    doubtful = summary(unsure, (predictions[unsure] + 1) % 4)
+    assert [each.text for each in doubtful.all("h3")] == ["Confusions", "Unsure"]
+    assert doubtful.all("p")[-1].text == "There are no errors without a warning."
+    wrong = summary([*sure, *unsure], (predictions[[*sure, *unsure]] + 1) % 4)
+    assert [each.text for each in wrong.all("h3")] == ["Confusions", "Unsure", "Wrong without a warning"]
+    assert "There are no" not in wrong.text
+
+
+def test_one_is_not_many(model: MemoryClassifier) -> None:
+    text = parsed(told(network(memory=1), noise(1), shown=1).page).text
+    assert not re.search(r"(?<![\d.])1 (images|memory images)", text)
+    assert "1 image in the memory" in text
+    assert "The only memory image used" in text
+
+
 def test_without_heatmaps_nothing_is_said_of_them(model: MemoryClassifier) -> None:
     world = told(model, noise(2))
     page = parsed(world.page)
@@ -358,9 +500,10 @@ def test_without_heatmaps_nothing_is_said_of_them(model: MemoryClassifier) -> No
 
 def test_methods_without_a_path_have_no_steps_to_tell(model: MemoryClassifier) -> None:
     world = told(model, noise(1), heatmaps=replace(STEPS, method="saliency"))
-    words = parsed(world.page).one("details").one("p").text
-    assert words.startswith("3 memory images moved")
-    assert "steps" not in words
+    _, verdict, how = (each.text for each in parsed(world.page).one("details").all("p"))
+    assert how.startswith("Maps were made of the image and of 3 of the ")
+    assert "steps" not in how
+    assert "account for" not in verdict
 
 
 def test_without_names_memory_images_have_their_numbers(model: MemoryClassifier) -> None:
@@ -406,12 +549,19 @@ def test_all_of_the_manifest_can_be_seen(page: Node, reported: Told) -> None:
     manifest = reported.manifest
     assert facts == {
         "run": "/runs/noise",
-        "made": f"{manifest.created} by memwrap {manifest.memwrap}",
+        "made": f"{manifest.created} by memwrap {manifest.memwrap_version}",
         **manifest.hashes,
         "seeds": "run 7, deletion 0",
-        "shown": "3 memory images for each, at most, and the strongest for and against",
+        "shown": "3 memory images for each, at most, and the strongest of the predicted class and of another, if "
+        "further down",
         "heatmaps": "integrated gradients, baseline white, at most 4 steps until they miss by less than 0.01",
     }
+
+
+def test_what_verifying_means_is_said(page: Node) -> None:
+    words = page.all("section")[4].all("p")[0].text
+    assert "their names and labels, the run's place and the date are taken from the file itself" in words
+    assert f"Numbers agree if they differ by no more than {TOLERANCE}." in words
 
 
 def test_nothing_comes_from_elsewhere(page: Node, reported: Told) -> None:
@@ -440,6 +590,6 @@ def test_a_picture_without_heat_is_grey(model: MemoryClassifier) -> None:
     card = world.content.cards[0]
     cold = replace(card, heatmap=replace(card.heatmap, input=torch.zeros(3, 4, 4)))
     page = parsed(replace(world, content=replace(world.content, cards=(cold,))).page)
-    pixels = pixels_in(page.one("details").all("img")[0].attributes["src"])
+    pixels = pixels_in(page.one("details").all("img", class_="heatmap")[0].attributes["src"])
     assert pixels[0].equal(pixels[1])
     assert exact_uri(card.pixels) in world.page

@@ -7,6 +7,7 @@ import pytest
 import torch
 from PIL import Image
 from torch import Tensor
+from torch.nn.functional import interpolate
 
 from memwrap import DataError
 from memwrap.report.pictures import (
@@ -22,11 +23,23 @@ from memwrap.report.pictures import (
 )
 from tests.report import noise
 
+SIDE = 224
+
 
 def smooth(height: int, width: int) -> Tensor:
     """Pixels uint8 (3, height, width) that go from dark to light."""
     down, right = torch.linspace(0, 255, height)[:, None], torch.linspace(0, 255, width)[None]
     return torch.stack([down.expand(height, width), right.expand(height, width), (down + right) / 2]).to(torch.uint8)
+
+
+def photos(count: int, seed: int) -> Tensor:
+    """Pixels that are about as hard to store as a photo's: large shapes, smaller ones in them, and some noise."""
+    generator = torch.Generator().manual_seed(seed)
+    pixels = torch.full((count, 3, SIDE, SIDE), 128.0)
+    for side, contrast in ((4, 60), (14, 35), (56, 18), (SIDE, 7)):
+        shapes = torch.randn(count, 3, side, side, generator=generator)
+        pixels += contrast * interpolate(shapes, size=(SIDE, SIDE), mode="bicubic")
+    return pixels.clamp(0, 255).to(torch.uint8)
 
 
 @pytest.mark.parametrize("shape", [(3, 4, 4), (1, 4, 4), (3, 5, 9), (1, 9, 5), (3, 64, 64), (3, 1, 1)])
@@ -36,7 +49,7 @@ def test_exact_pictures_come_back_as_they_were(shape: tuple[int, int, int]) -> N
     assert is_exact(exact_uri(pixels))
 
 
-@pytest.mark.parametrize("shape", [(3, 32, 32), (1, 32, 32), (1, 55, 55)])
+@pytest.mark.parametrize("shape", [(3, 32, 32), (3, 64, 64), (1, 64, 64), (1, 110, 110)])
 def test_small_pictures_are_exact_as_that_takes_little(shape: tuple[int, int, int]) -> None:
     (pixels,) = noise(1, shape)
     assert small_uri(pixels) == exact_uri(pixels)
@@ -147,15 +160,25 @@ def uri_of(picture: Image.Image, kind: str, **options: object) -> str:
     ids=["nothing", "no content", "empty", "no base64", "no picture", "some base64", "a drawing", "cut"],
 )
 def test_what_is_no_picture_is_told(uri: str) -> None:
-    with pytest.raises(DataError, match="a picture in the report cannot be read"):
+    with pytest.raises(DataError, match="a picture in the report cannot be trusted: it "):
         pixels_in(uri)
+
+
+def test_a_file_of_another_kind_than_it_says_is_refused() -> None:
+    png, webp = exact_uri(noise(1)[0]), uri_of(picture_of(noise(1)[0]), "WEBP")
+    for uri, kind in ((png, "WebP"), (webp, "PNG")):
+        other = uri.replace("image/png", "image/webp") if uri is png else uri.replace("image/webp", "image/png")
+        with pytest.raises(DataError, match=f"it is no {kind}, as it says it is"):
+            pixels_in(other)
+    with pytest.raises(DataError, match="it begins with 'data:image/jpeg;base64"):
+        pixels_in(uri_of(picture_of(noise(1)[0]), "JPEG"))
 
 
 def test_pictures_that_move_are_refused_as_only_their_first_is_read() -> None:
     frames = [picture_of(pixels) for pixels in noise(2, (3, 8, 8))]
-    for kind in ("WEBP", "PNG"):
+    for kind, part in (("WEBP", "VP8X"), ("PNG", "acTL")):
         moving = uri_of(frames[0], kind, save_all=True, append_images=frames[1:], duration=100)
-        with pytest.raises(DataError, match="it moves"):
+        with pytest.raises(DataError, match=f"with a part {part}, which may change how a browser shows it"):
             pixels_in(moving)
         assert pixels_in(uri_of(frames[0], kind)).shape == (3, 8, 8)
 

@@ -1,6 +1,7 @@
 """Explanations for scripts: what `predict --json` says, and the rest as plain values."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from memwrap import MemoryClassifier
 from memwrap.prediction import Prediction
 from memwrap.report.records import as_record
-from tests.report import HOSTILE, network, noise, told
+from tests.report import HOSTILE, STEPS, Told, network, noise, parsed, told
 
 
 def records(model: MemoryClassifier, **others: Any) -> list[dict[str, Any]]:
@@ -53,6 +54,12 @@ def test_effects_are_those_of_removing_one_memory_image(model: MemoryClassifier)
             assert sample["effect"] == pytest.approx(float(without) - record["probability"], abs=1e-5)
 
 
+def test_what_any_one_memory_image_did_is_said(model: MemoryClassifier) -> None:
+    for record in records(model):
+        assert record["largest_effect"] == max(abs(sample["effect"]) for sample in record["samples"])
+        assert record["effect_sentence"].startswith("Taking out ")
+
+
 def test_samples_have_their_names_and_classes(model: MemoryClassifier) -> None:
     own = model.remembered.predictions.tolist()
     for record in records(model):
@@ -87,9 +94,35 @@ def test_what_a_prediction_hangs_on_and_the_check_are_there(model: MemoryClassif
         assert record["check"]["kept"] == len(record["samples"])
 
 
+def test_what_heatmaps_are_worth_is_what_the_page_says(reported: Told) -> None:
+    for card, article in zip(reported.content.cards, parsed(reported.page).all("article"), strict=True):
+        heat = json.loads(json.dumps(as_record(card, None), allow_nan=False))["heatmap"]
+        words = article.one("details").text
+        assert (heat["method"], heat["baseline"]) == ("integrated_gradients", "white")
+        assert f"{heat['steps']} steps." in words
+        assert heat["reliable"] == ("Do not rely on these maps" not in words)
+        assert heat["converged"] == ("too much" not in words)
+        maps = [each.attributes["alt"] for each in article.one("ul", class_="heat").all("img", class_="heatmap")]
+        assert maps[1:] == [f"heatmap of memory image {index}" for index in heat["moved"]]
+        used = {sample.index for sample in card.explanation.samples}
+        assert sorted([*heat["moved"], *heat["still"]]) == sorted(used)
+        assert f"the probability is {100 * heat['deletion']['score']:.1f} % on average" in words
+        assert f"in random order {100 * heat['deletion']['random_score']:.1f} %." in words
+        assert len(heat) == 9
+
+
+def test_without_a_path_or_without_heatmaps_there_is_less_to_tell(model: MemoryClassifier) -> None:
+    assert [record["heatmap"] for record in records(model)] == [None] * 4
+    heat = records(model, heatmaps=replace(STEPS, method="saliency"))[0]["heatmap"]
+    assert [heat[name] for name in ("method", "steps", "error", "converged")] == ["saliency", None, None, None]
+
+
 def test_what_is_not_known_is_null() -> None:
     (record, *_) = records(network(memory=1), labelled=False, memory_names=None)
     (sample,) = record["samples"]
     assert record["true_label"] is None
     assert record["uncertain"] is None
+    assert record["largest_effect"] is None
+    assert record["effect_sentence"] == ""
+    assert record["flip_sentence"] == "The only memory image cannot be taken out."
     assert [sample[name] for name in ("file", "effect", "prediction", "prediction_name", "shares")] == [None] * 5

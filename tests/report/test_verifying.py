@@ -1,24 +1,31 @@
 """Verification: an untouched report is equal, and nothing that a reader can see may be changed unnoticed."""
 
+import base64
+import io
 import json
 import re
+import struct
+import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageCms
 from torch import nn
 
 from memwrap import DataError, MemoryClassifier, MemwrapError
 from memwrap.report import verifying
-from memwrap.report.making import content_for, page_for
-from memwrap.report.page import FORMAT_VERSION
-from memwrap.report.pictures import exact_uri, picture_of, pixels_in, small_uri
-from memwrap.report.verifying import Difference, read, verify
+from memwrap.report.making import content_for, hashes, page_for
+from memwrap.report.pictures import blended, exact_uri, heat_colours, picture_of, pixels_in, small_uri
+from memwrap.report.reading import read
+from memwrap.report.tokens import tokens
+from memwrap.report.verifying import Difference, verify
 from tests.report import HOSTILE, STEPS, Told, network, noise, told
-from tests.report.test_pictures import smooth, uri_of
+from tests.report.test_pictures import photos, smooth, uri_of
+from tests.report.test_reading import manifest_of, with_manifest
 
 TAG = re.compile(r"(<[^>]*>)")  # names are escaped, so no tag holds another >
 COARSE = nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten())  # for larger pictures
@@ -52,11 +59,11 @@ def small() -> Told:
 @pytest.fixture
 def made_once(small: Told, monkeypatch: pytest.MonkeyPatch) -> Told:
     """The page is not made again for each of many edits; that the same comes out is another test's matter."""
-    page, reader = small.page, verifying._Reader
+    page, reader = small.page, verifying.PageReader
     again = reader(page)
     monkeypatch.setattr(verifying, "content_for", lambda *_: None)
     monkeypatch.setattr(verifying, "page_for", lambda *_: page)
-    monkeypatch.setattr(verifying, "_Reader", lambda text: again if text is page else reader(text))
+    monkeypatch.setattr(verifying, "PageReader", lambda text: again if text is page else reader(text))
     return small
 
 
@@ -102,7 +109,7 @@ def test_an_untouched_report_is_equal(model: MemoryClassifier, heatmaps: Any, la
     assert found_in(world.page, world) == []
 
 
-@pytest.mark.parametrize("shape", [(1, 4, 4), (3, 48, 48)], ids=["gray", "with loss"])
+@pytest.mark.parametrize("shape", [(1, 4, 4), (3, 72, 72)], ids=["gray", "with loss"])
 def test_other_pictures_are_equal_too(shape: tuple[int, int, int]) -> None:
     world = told(network(shape=shape, memory=5, encoder=COARSE), noise(2, shape), heatmaps=STEPS)
     assert found_in(world.page, world) == []
@@ -113,12 +120,6 @@ def test_a_memory_of_one_and_names_that_are_no_text_are_equal_too() -> None:
     world = told(network(memory=1), noise(2), names=names, memory_names=None)
     assert found_in(world.page, world) == []
     assert found_in(world.page.encode().decode(), world) == []
-
-
-def test_what_a_report_carries_is_read_back(reported: Told) -> None:
-    report = read(reported.page)
-    assert report.manifest == reported.manifest
-    assert report.pixels.equal(reported.pictures.pixels)
 
 
 def test_line_ends_of_another_system_do_not_matter(made_once: Told) -> None:
@@ -181,7 +182,7 @@ def test_every_number_in_a_tag_counts(made_once: Told) -> None:
     [
         (r"<b>2</b> images", "Summary"),
         (r'<b class="number">(\d+\.\d) %', "Summary"),
-        (r"accuracy: (\d+) are right", "Summary"),
+        (r"accuracy: (\d+) of 2 right", "Summary"),
         (r"<b>(\d+)</b> unsure", "Summary"),
         (r"(\d+) of them never used", "Summary"),
         (r"Unsure \((\d+)\)", "Images"),
@@ -252,6 +253,15 @@ def test_one_unit_of_the_last_digit_passes_and_two_do_not(made_once: Told, units
         ("12.3 %", "12.3", False),
         ("0.30", "0.31", True),
         ("0.30", "0.32", False),
+        ("29.5 %", "00000029.5 %", False),
+        ("29.5 %", "٢٩.٥ %", False),
+        ("29.5 %", "２9.5 %", False),
+        ("29.5 %", "29.5\u00a0%", False),
+        ("29.5 %", "+29.5 %", False),
+        ("−2.1", "-2.1", False),
+        ("0.0", "−0.0", False),
+        ("0.0", "+0.0", False),
+        ("29.5 %", "2e1 %", False),
     ],
 )
 def test_numbers_agree_to_a_unit_of_their_last_digit(one: str, other: str, same: bool) -> None:
@@ -349,6 +359,107 @@ def test_of_long_texts_the_part_that_differs_is_shown(made_once: Told) -> None:
     assert "layer is not linear" in difference.found
 
 
+# Source that a browser takes otherwise than it looks, or than Python's parser takes it
+
+
+def swallowed(page: str, first: str, second: str) -> str:
+    """The end tags of two rows are others, so that a browser takes all between them for one attribute."""
+    start = page.index("</tr>", page.index("<tbody>", page.index("<article")))
+    end = page.index("</tr>", start + 5)
+    return page[:start] + first + page[start + 5 : end] + second + page[end + 5 :]
+
+
+def instead(old: str, new: str) -> Callable[[str], str]:
+    def changed(page: str) -> str:
+        assert old in page
+        return page.replace(old, new, 1)
+
+    return changed
+
+
+ATTACKS: dict[str, Callable[[str], str]] = {
+    "row in an end tag": lambda page: swallowed(page, "</tr x='>", "</tr '>"),
+    "row in an end tag, other quotes": lambda page: swallowed(page, '</tr x=">', '</tr ">'),
+    "row in a comment": lambda page: swallowed(page, "</tr><!--", "--></tr>"),
+    "row in a comment that ends oddly": lambda page: swallowed(page, "</tr><!-- --!>", "<!----></tr>"),
+    "attribute of an end tag": instead("</h3>", '</h3 x="">'),
+    "open quote in an end tag": instead("</h3>", '</h3 x=">'),
+    "slash in an end tag": instead("</p>", "</p/>"),
+    "slash and more in an end tag": instead("</p>", "</p/x>"),
+    "line in an end tag": instead("</h3>", "</h3\n>"),
+    "capitals in an end tag": instead("</h3>", "</H3>"),
+    "capitals in a tag": instead("<h2 ", "<H2 "),
+    "empty comment": instead("</h3>", "</h3><!-->"),
+    "empty comment with a dash": instead("</h3>", "</h3><!--->"),
+    "empty end tag": instead("</h3>", "</h3></>"),
+    "end tag with a blank": instead("</h3>", "</h3></ x>"),
+    "end tag at the end": instead("</html>", "</html></p"),
+    "open comment at the end": instead("</html>", "</html><!--"),
+    "open tag at the end": instead("</html>", "</html><p"),
+    "instruction": instead("</h3>", "</h3><?x>"),
+    "CDATA": instead("</h3>", "</h3><![CDATA[x]]>"),
+    "open quote": instead('<p class="soft">', '<p class="soft>'),
+    "no quotes": instead('<p class="soft">', "<p class=soft>"),
+    "other quotes": instead('<p class="soft">', "<p class='soft'>"),
+    "slash for a blank": instead('<p class="soft">', '<p/class="soft">'),
+    "closed by itself": instead('<td class="bars">', '<td class="bars"/>'),
+    "attribute twice": instead('<p class="soft">', '<p class="soft" class="soft">'),
+    "attribute twice, another first": instead('<p class="soft">', '<p class="skip" class="soft">'),
+    "one more attribute": instead('<p class="soft">', '<p class="soft" hidden>'),
+    "attribute without a value": instead('<p class="soft">', "<p class>"),
+    "two blanks": instead('<p class="soft">', '<p  class="soft">'),
+    "stray <": instead("Summary</h2>", "Summary< /h2></h2>"),
+    "stray >": instead("Summary</h2>", "Summary></h2>"),
+    "NUL in a text": instead("Summary</h2>", "Sum\0mary</h2>"),
+    "NUL in a tag": instead('<p class="soft">', '<p\0 class="soft">'),
+    "NUL in an attribute": instead('<p class="soft">', '<p class="soft\0">'),
+    "character by its number": instead("Summary</h2>", "&#83;ummary</h2>"),
+    "blank that does not break": instead("How to read", "How to\u00a0read"),
+    "blank that cannot be seen": instead("Summary</h2>", "Sum\u200bmary</h2>"),
+    "blanks": instead("How to read", "How  to read"),
+    "byte order mark": lambda page: "\ufeff" + page,
+    "style: another blank": instead(".bar { display: block", ".bar\u00a0{ display: block"),
+    "style: all blanks": lambda page: re.sub(
+        "<style>.*</style>", lambda match: match[0].replace(" ", "\u00a0"), page, flags=re.DOTALL
+    ),
+    "style: other lines": lambda page: re.sub(
+        "<style>.*</style>", lambda match: match[0].replace("\n", "\x1c"), page, flags=re.DOTALL
+    ),
+    "style: one more blank": instead(".bar { display: block", ".bar {  display: block"),
+    "script: a line that ends a comment": instead("// A link to", "// A\u2028link to"),
+    "script: one more blank": instead('"use strict";', '"use strict"; '),
+    "script that ends early": instead('"use strict";', '"use strict";</script >'),
+    "bar": instead('style="width:100.0%"', 'style="width:100.0%;display:none"'),
+    "bar of another length": instead('style="width:100.0%"', 'style="width:0100.0%"'),
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_source_that_looks_otherwise_than_it_reads_is_found(made_once: Told, attack: str) -> None:
+    attacked = ATTACKS[attack](made_once.page)
+    assert attacked != made_once.page
+    differences = found_in(attacked, made_once)
+    assert differences
+    assert differences[0].reported != differences[0].found, "the two can be told apart"
+
+
+def test_what_a_report_does_not_write_is_named(made_once: Told) -> None:
+    first = found_in(ATTACKS["row in an end tag"](made_once.page), made_once)[0]
+    assert (first.reported, first.found) == ("</tr x='>", "</tr>")
+    assert first.where.startswith("Images, image 1 (picture 0.png), #")
+
+
+def test_zeros_and_other_digits_before_a_number_are_found(made_once: Told) -> None:
+    for match in rounded_numbers(made_once.page)[:3]:
+        for other in (f"0000{match[1]}", match[1].translate({ord("0") + digit: 0x660 + digit for digit in range(10)})):
+            assert found_in(made_once.page[: match.start(1)] + other + made_once.page[match.end(1) :], made_once)
+
+
+def test_the_parts_of_a_page_put_together_are_the_page(made_once: Told) -> None:
+    for page in (made_once.page, *(attack(made_once.page) for attack in ATTACKS.values())):
+        assert "".join(token.source for token in tokens(page)) == page
+
+
 # Pictures
 
 
@@ -376,8 +487,9 @@ def test_a_pixel_of_a_memory_picture_that_is_a_level_brighter_is_found(made_once
 def test_a_memory_picture_that_is_none_is_found(made_once: Told) -> None:
     page = made_once.page
     uri = memory_pictures(page)[0]
-    for other in (uri[:60], "data:image/png;base64,", "https://example.com/a.png", "data:image/svg+xml,<svg/>"):
-        assert is_found(page.replace(uri, other), made_once)
+    for other in (uri[:60], "data:image/png;base64,", "https://example.com/a.png", "data:image/svg+xml,%3Csvg/%3E"):
+        (difference,) = found_in(page.replace(uri, other), made_once)
+        assert difference.reported.startswith("a picture in the report cannot be trusted: it ")
 
 
 def test_an_input_that_is_replaced_is_told_by_its_hash(reported: Told) -> None:
@@ -386,6 +498,117 @@ def test_an_input_that_is_replaced_is_told_by_its_hash(reported: Told) -> None:
     (difference,) = found_in(page.replace(uri, exact_uri(noise(1, seed=99)[0])), reported)
     assert difference.where == "the hash of the inputs"
     assert difference.reported == reported.manifest.hashes["inputs"]
+
+
+def with_chunk(kind: bytes, data: bytes) -> Callable[[Image.Image], str]:
+    """The picture as a PNG with one more part, before its pixels."""
+
+    def changed(picture: Image.Image) -> str:
+        content = base64.b64decode(uri_of(picture, "PNG").partition(",")[2])
+        part = struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        place = content.index(b"IDAT") - 4
+        return "data:image/png;base64," + base64.b64encode(content[:place] + part + content[place:]).decode()
+
+    return changed
+
+
+def by_palette(picture: Image.Image) -> str:
+    """Indices are the grey levels, but each is shown as its opposite."""
+    indices = Image.fromarray(np.asarray(picture), "P")
+    indices.putpalette([255 - level for level in range(256) for _ in range(3)])
+    return uri_of(indices, "PNG")
+
+
+def turned(kind: str) -> Callable[[Image.Image], str]:
+    """A browser turns it upside down, as a camera may ask for."""
+    exif = Image.Exif()
+    exif[0x0112] = 3
+    return lambda picture: uri_of(picture, kind, exif=exif)
+
+
+def damaged_pixels(picture: Image.Image) -> str:
+    """With a check sum that is wrong: Pillow reads it all the same, and a browser shows less."""
+    content = bytearray(base64.b64decode(uri_of(picture, "PNG").partition(",")[2]))
+    content[content.index(b"IEND") - 5] ^= 1
+    return "data:image/png;base64," + base64.b64encode(content).decode()
+
+
+PROFILE = ImageCms.ImageCmsProfile(ImageCms.createProfile("XYZ")).tobytes()
+TRICKS: dict[str, tuple[Callable[[Image.Image], str], str]] = {
+    "palette": (by_palette, "PLTE"),
+    "transparency": (with_chunk(b"tRNS", b"\0\0"), "tRNS"),
+    "gamma": (with_chunk(b"gAMA", struct.pack(">I", 10_000)), "gAMA"),
+    "chromaticity": (with_chunk(b"cHRM", struct.pack(">8I", *range(10_000, 90_000, 10_000))), "cHRM"),
+    "code points": (with_chunk(b"cICP", bytes([9, 16, 0, 1])), "cICP"),
+    "rendering intent": (with_chunk(b"sRGB", b"\0"), "sRGB"),
+    "colour profile": (lambda picture: uri_of(picture, "PNG", icc_profile=PROFILE), "iCCP"),
+    "orientation": (turned("PNG"), "eXIf"),
+    "a second frame": (lambda picture: moving(picture, "PNG"), "acTL"),
+    "sixteen bits": (lambda picture: uri_of(picture.convert("I;16"), "PNG"), "colour type 0 with 16 bits"),
+    "one bit": (lambda picture: uri_of(picture.convert("1"), "PNG"), "colour type 0 with 1 bits"),
+    "alpha": (lambda picture: uri_of(picture.convert("LA"), "PNG"), "colour type 4 with 8 bits"),
+    "check sum": (damaged_pixels, "the check sum of its part IDAT is wrong"),
+    "WebP, orientation": (turned("WEBP"), "VP8X"),
+    "WebP, colour profile": (lambda picture: uri_of(picture, "WEBP", icc_profile=PROFILE), "VP8X"),
+    "WebP, a second frame": (lambda picture: moving(picture, "WEBP"), "VP8X"),
+    "WebP without loss": (lambda picture: uri_of(picture, "WEBP", lossless=True), "VP8L"),
+    "JPEG": (lambda picture: uri_of(picture, "JPEG"), "data:image/jpeg"),
+}
+
+
+def moving(picture: Image.Image, kind: str) -> str:
+    other = picture.transpose(Image.Transpose.ROTATE_180)
+    return uri_of(picture, kind, save_all=True, append_images=[other], duration=1)
+
+
+@pytest.fixture(scope="module")
+def gray() -> Told:
+    return told(network(shape=(1, 4, 4), memory=3), noise(2, (1, 4, 4)), shown=1)
+
+
+@pytest.mark.parametrize("trick", TRICKS)
+def test_a_picture_that_is_read_as_before_but_looks_different_is_found(gray: Told, trick: str) -> None:
+    change, words = TRICKS[trick]
+    page = gray.page
+    inputs = exact_uri(gray.pictures.pixels[1])
+    with pytest.raises(DataError, match=words):
+        found_in(page.replace(inputs, change(picture_of(gray.pictures.pixels[1]))), gray)
+    remembered = memory_pictures(page)[0]
+    tricked = change(picture_of(pixels_in(remembered)))
+    (difference,) = found_in(page.replace(remembered, tricked), gray)
+    # Where a PNG belongs, no WebP is looked at.
+    assert ("expected data:image/png" if "WebP" in trick else words) in difference.reported
+    assert difference.found == "another picture"
+
+
+@pytest.mark.parametrize("trick", [trick for trick in TRICKS if "WebP" in trick])
+def test_where_a_picture_with_loss_belongs_it_is_looked_at_too(lossy: Told, trick: str) -> None:
+    change, words = TRICKS[trick]
+    remembered = memory_pictures(lossy.page)[0]
+    (difference,) = found_in(lossy.page.replace(remembered, change(picture_of(pixels_in(remembered)))), lossy)
+    assert words in difference.reported
+
+
+def test_a_picture_is_of_the_kind_that_belongs_there(small: Told, lossy: Told) -> None:
+    """What is stored with loss is not compared pixel by pixel, so it may not take the place of what is."""
+    page = small.page
+    exact = memory_pictures(page)[0]
+    faint = uri_of(picture_of(pixels_in(exact)), "WEBP", quality=100)
+    (difference,) = found_in(page.replace(exact, faint), small)
+    assert "begins with 'data:image/webp;base64," in difference.reported
+    assert difference.reported.endswith("expected data:image/png;base64")
+    with_loss = memory_pictures(lossy.page)[0]
+    (difference,) = found_in(lossy.page.replace(with_loss, exact_uri(pixels_in(with_loss))), lossy)
+    assert difference.reported.endswith("expected data:image/webp;base64")
+
+
+@pytest.mark.parametrize("trick", ["palette", "gamma", "chromaticity", "colour profile", "orientation", "check sum"])
+def test_these_tricks_are_worth_finding(gray: Told, trick: str) -> None:
+    """As the pixels that Pillow reads are the same."""
+    pixels = gray.pictures.pixels[1]
+    tricked = TRICKS[trick][0](picture_of(pixels))
+    with Image.open(io.BytesIO(base64.b64decode(tricked.partition(",")[2]))) as picture:
+        assert torch.from_numpy(np.array(picture)).equal(pixels[0])
 
 
 def test_another_heatmap_is_found_and_a_little_rounding_is_not(made_once: Told) -> None:
@@ -402,15 +625,15 @@ def test_another_heatmap_is_found_and_a_little_rounding_is_not(made_once: Told) 
 @pytest.fixture(scope="module")
 def lossy() -> Told:
     """With memory pictures that are stored with loss."""
-    shape = (3, 64, 64)
+    shape = (3, 72, 72)
     model = network(shape=shape, memory=3, encoder=COARSE)
-    pixels = torch.stack([smooth(64, 64), smooth(64, 64).flip(1), smooth(64, 64).flip(2)])
+    pixels = torch.stack([smooth(72, 72), smooth(72, 72).flip(1), smooth(72, 72).flip(2)])
     model.remember(model.transform(pixels), [0, 1, 2])
     return told(model, noise(1, shape))
 
 
 def test_a_picture_by_another_version_of_the_library_is_equal(lossy: Told) -> None:
-    page, pixels = lossy.page, smooth(64, 64)
+    page, pixels = lossy.page, smooth(72, 72)
     assert small_uri(pixels) in page
     for options in ({"quality": 82, "method": 6}, {"quality": 78, "method": 2}):
         other = uri_of(picture_of(pixels), "WEBP", **options)
@@ -419,8 +642,8 @@ def test_a_picture_by_another_version_of_the_library_is_equal(lossy: Told) -> No
 
 
 def test_a_small_part_of_a_large_picture_that_is_another_is_found(lossy: Told) -> None:
-    page, pixels = lossy.page, smooth(64, 64)
-    assert found_in(page.replace(small_uri(pixels), small_uri(smooth(64, 64).flip(1))), lossy)
+    page, pixels = lossy.page, smooth(72, 72)
+    assert found_in(page.replace(small_uri(pixels), small_uri(smooth(72, 72).flip(1))), lossy)
     painted = pixels.clone()
     painted[:, 40:46, 10:16] = 255
     assert found_in(page.replace(small_uri(pixels), small_uri(painted)), lossy)
@@ -428,20 +651,50 @@ def test_a_small_part_of_a_large_picture_that_is_another_is_found(lossy: Told) -
     assert found_in(page.replace(small_uri(pixels), uri_of(larger, "WEBP")), lossy)
 
 
+def test_a_bright_line_beside_a_dark_one_in_a_picture_with_loss_is_found(lossy: Told) -> None:
+    """Their mean is that of the picture without them."""
+    page, pixels = lossy.page, smooth(72, 72)
+    painted = pixels.int()
+    for bright, dark in ((33, 34), (35, 36)):
+        painted[:, bright, 24:40] += 50
+        painted[:, dark, 24:40] -= 50
+    assert painted.min() >= 0
+    assert painted.max() <= 255
+    means = (painted - pixels).float()[:, 32:40, 24:40].mean(dim=(1, 2))
+    assert means.abs().max() == 0
+    assert not verifying._look_alike(painted.float(), pixels.float(), None)
+    edited = page.replace(small_uri(pixels), small_uri(painted.to(torch.uint8)))
+    (difference,) = found_in(edited, lossy)
+    assert (difference.reported, difference.found) == ("one picture", "another picture")
+
+
+def test_a_single_pixel_of_a_picture_with_loss_may_not_be_quite_another(lossy: Told) -> None:
+    """Of a square's 64 pixels, it changes neither the mean much nor how far they lie apart."""
+    pixels = pixels_in(small_uri(smooth(72, 72))).float()
+    painted = pixels.clone()
+    painted[:, 40, 40] = 0
+    assert 56 < pixels[:, 40, 40].min() < 64 * 12
+    assert not verifying._look_alike(painted, pixels, None)
+    painted[:, 40, 40] = pixels[:, 40, 40] - 50
+    assert verifying._look_alike(painted, pixels, None)
+
+
+@pytest.mark.parametrize("kind", ["photo", "noise", "smooth", "heatmap"])
+def test_honest_encodings_lie_well_within_the_bounds(kind: str) -> None:
+    """At all efforts of the encoder, and at a quality that it may take for another."""
+    pixels = {
+        "photo": photos(1, seed=3)[0],
+        "noise": noise(1, (3, 96, 96))[0],
+        "smooth": smooth(72, 72),
+        "heatmap": blended(photos(1, seed=4)[0, :, ::2, ::2], noise(1, (1, 112, 112))[0, 0] / 255, heat_colours()),
+    }[kind]
+    own = small_uri(pixels)
+    for options in ({"quality": 82, "method": 0}, {"quality": 82, "method": 6}, {"quality": 79, "method": 4}):
+        other = uri_of(picture_of(pixels), "WEBP", **options)
+        assert verifying._wrong_in_picture(other, own, 0) is None, options
+
+
 # The manifest
-
-
-def manifest_of(page: str) -> tuple[int, int]:
-    match = re.search(r'<script type="application/json" id="manifest">(.*?)</script>', page, re.DOTALL)
-    return match.start(1), match.end(1)
-
-
-def with_manifest(page: str, change: Callable[[dict[str, Any]], Any]) -> str:
-    start, end = manifest_of(page)
-    stored = json.loads(page[start:end])
-    other = change(stored)
-    text = json.dumps(stored if other is None else other)
-    return page[:start] + text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026") + page[end:]
 
 
 def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -501,35 +754,6 @@ def test_a_manifest_of_the_wrong_kind_is_told_in_words(model: MemoryClassifier, 
         assert found, name
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (lambda stored: bool(stored.pop("names")), "damaged one (KeyError: 'names')"),
-        (lambda stored: stored.update(extra=1), "damaged one (TypeError"),
-        (lambda stored: stored.update(format="a letter"), "damaged one (ValueError: it is of another format)"),
-        (lambda stored: stored["names"].pop(), "its manifest contradicts itself"),
-        (lambda stored: (stored["names"].pop(), stored["labels"].pop()), "it names 1 images and holds 2"),
-        (lambda stored: stored["seeds"].pop("run"), "damaged one (KeyError: 'run')"),
-        (
-            lambda stored: stored.update(format_version=FORMAT_VERSION + 1, memwrap="9.9"),
-            f"the report has format version {FORMAT_VERSION + 1}, made by memwrap 9.9; memwrap 0.1.0 makes and "
-            f"verifies version {FORMAT_VERSION}: verify it with the memwrap that made it",
-        ),
-        (lambda stored: [stored], "damaged one (TypeError"),
-    ],
-    ids=["less", "more", "format", "labels", "names", "seed", "version", "list"],
-)
-def test_a_damaged_manifest_is_told(model: MemoryClassifier, change: Callable[..., Any], words: str) -> None:
-    world = told(model, noise(2))
-
-    def changed(stored: dict[str, Any]) -> Any:
-        other = change(stored)
-        return other if isinstance(other, list) else None
-
-    with pytest.raises(DataError, match=re.escape(words)):
-        read(with_manifest(world.page, changed))
-
-
 def test_a_manifest_that_is_written_otherwise_is_found(made_once: Told) -> None:
     page = made_once.page
     start, end = manifest_of(page)
@@ -562,6 +786,47 @@ def test_a_report_that_was_made_of_other_names_or_labels_is_found_by_the_hash(
     assert difference.where == "the hash of the inputs"
 
 
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"title": "Certified by the FDA"}, "the field title of its manifest is 'Certified by the FDA'; expected the"),
+        ({"created": "2020-01-01, audited by Dr. X"}, "the field created of its manifest is '2020-01-01, audited by"),
+        ({"created": "2020-13-01T00:00:00+00:00"}, "expected a time, such as 2026-01-31T12:00:00+00:00"),
+        ({"created": "2020-01-01"}, "expected a time"),
+        ({"memwrap_version": "0.1.0, audited"}, "the field memwrap_version of its manifest is '0.1.0, audited'"),
+        ({"memwrap_version": "٣.1"}, "expected a version, such as 0.1.0"),
+    ],
+)
+def test_no_field_that_is_shown_takes_any_words(model: MemoryClassifier, fields: dict[str, str], words: str) -> None:
+    """Though page and manifest agree."""
+    world = told(model, noise(1))
+    forged = replace(world, manifest=replace(world.manifest, **fields))
+    with pytest.raises(DataError, match=re.escape(words)):
+        found_in(forged.page, world)
+
+
+def test_the_demo_has_a_title_of_its_own(model: MemoryClassifier) -> None:
+    world = told(model, noise(1))
+    assert found_in(replace(world, manifest=replace(world.manifest, title="memwrap demo")).page, world) == []
+
+
+def test_a_label_that_is_no_class_is_told(model: MemoryClassifier) -> None:
+    world = told(model, noise(2))
+    pictures = replace(world.pictures, labels=torch.tensor([0, 4]))
+    forged = replace(world.manifest, labels=(0, 4), hashes=hashes(model, pictures))
+    edited = with_manifest(world.page, lambda stored: stored.update(json.loads(json.dumps(asdict(forged)))))
+    with pytest.raises(DataError, match="labels an image 4, the run's model has classes 0 to 3"):
+        found_in(edited, world)
+
+
+@pytest.mark.parametrize("shape", [(1, 4, 4), (3, 5, 4), (3, 4, 5)])
+def test_images_that_the_model_does_not_take_are_told(model: MemoryClassifier, shape: tuple[int, int, int]) -> None:
+    world = told(model, noise(1))
+    page = world.page.replace(exact_uri(world.pictures.pixels[0]), exact_uri(noise(1, shape)[0]))
+    with pytest.raises(DataError, match=re.escape(f"images are of shape {shape}, the run's model takes (3, 4, 4)")):
+        found_in(page, world)
+
+
 # Other runs and other files
 
 
@@ -582,29 +847,11 @@ def test_other_names_of_memory_images_are_found(model: MemoryClassifier) -> None
     assert ".png" in others[0].reported
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "a letter", "<html></html>", "{}", '<script id="manifest">{}</script>', '<script id="manifest">[1</script>',
-     '<script id="manifest">' + "[" * 100_000 + "</script>"],
-    ids=["empty", "text", "page", "json", "no manifest", "half a manifest", "deep"],
-)  # fmt: skip
-def test_a_file_that_is_no_report_is_told(text: str) -> None:
-    with pytest.raises(DataError, match="it is no report of memwrap's, or a damaged one"):
-        read(text)
-
-
 def test_a_report_that_is_cut_anywhere_is_damaged_or_differs(made_once: Told) -> None:
     page = made_once.page.rstrip()
     for place in range(0, len(page), len(page) // 97):
         assert is_found(page[:place], made_once), place
     assert is_found(page[:-1], made_once)
-
-
-def test_a_report_with_more_inputs_than_names_is_damaged(reported: Told) -> None:
-    page = reported.page
-    (first, *_) = re.findall(r'<img class="pic[^>]*>', page)
-    with pytest.raises(DataError, match=r"it names 6 images and holds 7: the report is damaged"):
-        read(page.replace(first, first + first))
 
 
 def test_hostile_names_are_compared_like_any_other(made_once: Told) -> None:
