@@ -17,6 +17,7 @@ check: install
 
 bench: install
 	$(BIN)/python benchmarks/layer.py
+	$(BIN)/python benchmarks/explain.py
 
 install: .venv/installed
 

@@ -227,11 +227,26 @@ def explain(
     run_data: Annotated[
         str | None, typer.Option(help="Where the run's own data lies now, if it has moved.", show_default=False)
     ] = None,
-    split: Annotated[str, typer.Option(help="Which of the run's own images: test or validation.")] = "test",
+    split: Annotated[
+        str | None, typer.Option(help="Which of the run's own images: test or validation.", show_default="test")
+    ] = None,
     limit: Annotated[
-        int, typer.Option(min=1, metavar="<int>", help="Of labelled images at most so many, drawn by the run's seed.")
-    ] = 50,
-    shown: Annotated[int, typer.Option(min=1, metavar="<int>", help="Memory images shown for each, at most.")] = 8,
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="<int>",
+            help="Of labelled images at most so many, drawn by the run's seed.",
+            show_default="50, or as many as a figure shows",
+        ),
+    ] = None,
+    shown: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            metavar="<int>",
+            help="Memory images shown for each, at most; one more if the strongest of another class is further down.",
+        ),
+    ] = 8,
     html: Annotated[
         Path | None, typer.Option(help="Write a report to this file, which stands alone.", show_default=False)
     ] = None,
@@ -244,7 +259,7 @@ def explain(
     method: Annotated[
         str | None,
         typer.Option(
-            help="How heatmaps are made: integrated_gradients, saliency, input_x_gradient, occlusion or gradient_shap.",
+            help="How heatmaps are made: integrated_gradients, saliency, input_x_gradient or occlusion.",
             show_default="integrated_gradients",
         ),
     ] = None,
@@ -267,7 +282,7 @@ def explain(
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Tell why: the memory images behind each prediction, for and against.
+    """Tell why: the memory images behind each prediction, and what each of them did.
 
     [b]memwrap explain runs/photos img.jpg[/b]
     [b]memwrap explain runs/photos new/ --heatmaps --html why.html[/b]
@@ -297,13 +312,129 @@ def verify(
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Compute all that a report shows again, from the run that it names, and say what differs.
+    """Compute what a report says of its images again, from the run that it names, and say what differs.
+
+    The images, their names and labels, the run's place and the date are taken from the report itself.
 
     [b]memwrap verify why.html[/b]
     """
     from memwrap.cli.verify import verify_report
 
     verify_report(report, run, device, as_json)
+
+
+@app.command()
+def reproduce(
+    table: Annotated[
+        str,
+        typer.Argument(
+            metavar="TABLE",
+            help="svhn-reduced, cifar10-reduced, cinic10-reduced, svhn-more, cifar10-more, cinic10-more, full, "
+            "explanations, counterfactuals, parameters or memory-size.",
+            show_default=False,
+        ),
+    ],
+    seeds: Annotated[
+        str | None,
+        typer.Option(help="How many, as 15; or which, as 5-9, if others are run elsewhere.", show_default="5"),
+    ] = None,
+    data: Annotated[str | None, typer.Option(help="Only svhn, cifar10 or cinic10.", show_default=False)] = None,
+    encoder: Annotated[str | None, typer.Option(help="Only this one, as mobilenet_v2.", show_default=False)] = None,
+    samples: Annotated[
+        int | None, typer.Option(metavar="<int>", help="Only training sets of this size.", show_default=False)
+    ] = None,
+    variant: Annotated[
+        list[str] | None,
+        typer.Option(help="Only standard, only_memory or memory_wrap; may be repeated.", show_default=False),
+    ] = None,
+    memory: Annotated[
+        str,
+        typer.Option(help="How a memory is had in training: random, the paper's, or batch, which takes half the time."),
+    ] = "random",
+    records: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="A file of records; may be repeated to merge several. New ones are added to the first.",
+            show_default="records.jsonl beside --out",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The folder that the table is put into.", show_default="reproduced/TABLE")
+    ] = None,
+    images: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=PATH",
+            help="Read a folder or zip in the place of a published data set, as svhn=svhn.zip; the table says so.",
+            show_default=False,
+        ),
+    ] = None,
+    data_root: Root = None,
+    hold_mb: HoldMegabytes = 1024,
+    workers: Workers = 2,
+    device: Device = "auto",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say how many runs are missing, and how long.")] = False,
+    from_records: Annotated[
+        bool, typer.Option("--from-records", help="Train nothing: make the table of what the records have.")
+    ] = False,
+) -> None:
+    """Make a table of the paper again, beside the paper's numbers and with a verdict for each.
+
+    [b]memwrap reproduce svhn-reduced --dry-run[/b]
+    [b]memwrap reproduce svhn-reduced --encoder resnet18 --seeds 15[/b]
+
+    Each run leaves a record; tables share them, and are made of them
+    alone. Ctrl-C stops, and the same command does what is missing.
+    """
+    from memwrap.cli.reading import Reading
+    from memwrap.cli.reproduce import Asked, places
+    from memwrap.cli.reproduce import reproduce as run_command
+
+    asked = Asked(table, seeds, data, encoder, samples, variant, memory)
+    at = places(table, memory, records or [], out)
+    run_command(asked, at, images or [], Reading(data_root, hold_mb, workers), device, dry_run, from_records)
+
+
+@app.command()
+def bench(
+    device: Device = "auto",
+    encoder: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="An encoder to measure; may be repeated.",
+            show_default="mobilenet_v2 and resnet18; on a CPU tiny",
+        ),
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="Only training, inference, attention or memory; may be repeated.", show_default=False),
+    ] = None,
+    side_by_side: Annotated[
+        int, typer.Option(min=1, metavar="<int>", help="Runs that are trained at the same time on a GPU.")
+    ] = 5,
+    rounds: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="<int>", help="How often each is timed.", show_default="8; on a CPU 5"),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Measure hardly anything: to see whether all of it works.")
+    ] = False,
+    as_json: AsJson = False,
+    out: Annotated[Path | None, typer.Option(help="Keep the record in this JSON file.", show_default=False)] = None,
+) -> None:
+    """Measure what training, predicting and a memory cost here, beside the published code and beside no memory.
+
+    [b]memwrap bench --out bench.json[/b]
+    [b]memwrap bench --only training --encoder resnet18[/b]
+
+    All are timed in turns, in one run on one device. What is compared
+    with another package, memorywrap or entmax, needs that package.
+    """
+    from memwrap.bench.running import Asked
+    from memwrap.cli.bench import bench as run_command
+
+    asked = Asked(tuple(only or ()), tuple(encoder or ()), side_by_side, rounds, quick)
+    run_command(asked, device, as_json, out)
 
 
 @app.command()

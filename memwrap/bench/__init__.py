@@ -1,0 +1,1 @@
+"""What things cost beside one another, measured in one run on one device: `memwrap bench`."""

@@ -1,0 +1,89 @@
+"""All measurements that are asked for, one after the other."""
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+
+import torch
+
+from memwrap import encoders
+from memwrap.bench import attention, inference, memory, training
+from memwrap.bench.amounts import amounts_for, encoders_for
+from memwrap.bench.packages import versions_of_others
+from memwrap.bench.record import BenchRecord, Finding, LeftOut, Row
+from memwrap.bench.stand import IMAGES, Stand, clear
+from memwrap.bench.timing import Stopwatch, clock_for
+from memwrap.errors import SettingsError
+from memwrap.paper.records import now, origin_of
+from memwrap.runs.training import device_name
+
+PARTS = (training.PART, inference.PART, attention.PART, memory.PART)
+_BY_ENCODER: dict[str, Callable[[Stand, str], Iterator[Finding]]] = {
+    training.PART: training.measure,
+    inference.PART: inference.measure,
+    memory.PART: memory.measure,
+}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is to be measured, and how much of it. Empty parts stand for all, empty encoders for the device's usual."""
+
+    parts: tuple[str, ...] = ()
+    encoders: tuple[str, ...] = ()
+    side_by_side: int = 5
+    rounds: int | None = None
+    quick: bool = False
+
+
+def settled(asked: Asked, device: torch.device) -> Asked:
+    """The same with nothing left open; a SettingsError for what is not known."""
+    _check("part", asked.parts, PARTS)
+    _check("encoder", asked.encoders, encoders.names())
+    if asked.side_by_side < 1 or (asked.rounds is not None and asked.rounds < 1):
+        raise SettingsError(
+            f"side_by_side is {asked.side_by_side} and rounds is {asked.rounds}; expected numbers of at least 1"
+        )
+    chosen = tuple(part for part in PARTS if part in asked.parts) or PARTS
+    return replace(asked, parts=chosen, encoders=tuple(dict.fromkeys(asked.encoders)) or encoders_for(device.type))
+
+
+def stand_for(asked: Asked, device: torch.device) -> Stand:
+    """Where it is measured."""
+    amounts = amounts_for(device.type, asked.quick, asked.rounds)
+    return Stand(device, amounts, Stopwatch(clock_for(device), random.Random(0)), asked.side_by_side)
+
+
+def findings(asked: Asked, stand: Stand, tell: Callable[[str], None] = lambda _: None) -> Iterator[Finding]:
+    """Each as soon as it is there. asked: settled. tell: hears what is measured next."""
+    for part in asked.parts:
+        if part == attention.PART:
+            tell(part)
+            yield from attention.measure(stand)
+            continue
+        for encoder in asked.encoders:
+            tell(f"{part}, {encoder}")
+            yield from _BY_ENCODER[part](stand, encoder)
+            clear(stand.device)
+
+
+def record_of(asked: Asked, stand: Stand, found: Sequence[Finding], complete: bool) -> BenchRecord:
+    """What was found so far, with all that tells where and by what."""
+    origin = origin_of(device_name(stand.device), "bench", stand.side_by_side)
+    return BenchRecord(
+        date=now(),
+        complete=complete,
+        origin=replace(origin, versions=origin.versions | versions_of_others()),
+        threads=torch.get_num_threads(),
+        asked=asdict(asked),
+        amounts=asdict(stand.amounts),
+        images=IMAGES,
+        rows=tuple(each for each in found if isinstance(each, Row)),
+        left_out=tuple(each for each in found if isinstance(each, LeftOut)),
+    )
+
+
+def _check(what: str, given: Sequence[str], known: Sequence[str]) -> None:
+    for name in given:
+        if name not in known:
+            raise SettingsError(f"{what} is {name!r}; expected one of {', '.join(known)}")

@@ -1,0 +1,195 @@
+"""What training costs: ours beside the published loop, and a memory beside none."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from memwrap.bench import published_loop
+from memwrap.bench.packages import MissingPackageError, imported
+from memwrap.bench.published_loop import PublishedLoop, published_model
+from memwrap.bench.record import Finding, LeftOut, row_of
+from memwrap.bench.stand import Stand, clear, images_for
+from memwrap.bench.timing import Contestant, Cudnn
+from memwrap.data.labelled import LabelledImages
+from memwrap.model import MemoryClassifier
+from memwrap.settings import SettledSettings
+from memwrap.training.loop import Progress, Trainer
+from memwrap.training.side_by_side import SideBySide
+
+PART = "training"
+STEP, WHOLE = "step", "training"
+PUBLISHED = "published loop"
+LOOP = "our loop"
+ENDLESS = 1_000_000  # epochs, of which a few steps are taken
+
+# Memory Wrap with the paper's two passes, with the batch as its own memory, and no memory.
+TWO_PASSES: Mapping[str, Any] = {"variant": "memory_wrap", "memory": "random"}
+BATCH_AS_MEMORY: Mapping[str, Any] = {"variant": "memory_wrap", "memory": "batch"}
+STANDARD: Mapping[str, Any] = {"variant": "standard"}
+
+
+def measure(stand: Stand, encoder: str) -> Iterator[Finding]:
+    """One step and a whole training beside the published loop's, and a step with a memory beside one without."""
+    for subject, found in {
+        "one step beside the published loop's": steps_beside_published,
+        "one step beside Standard's": steps_beside_standard,
+        "a whole training beside the published loop's": trainings_beside_published,
+    }.items():
+        try:
+            yield from found(stand, encoder)
+        except MissingPackageError as error:
+            yield LeftOut(PART, f"{encoder}, {subject}", str(error))
+        clear(stand.device)
+    if not stand.on_gpu:
+        yield LeftOut(PART, f"{encoder}, runs side by side", "they need a GPU")
+
+
+def steps_beside_published(stand: Stand, encoder: str) -> Iterator[Finding]:
+    """A step end to end, from pixels in memory to new weights."""
+    imported(published_loop.PACKAGE)  # before anything is built
+    base, *others = _published_steps(stand, encoder)
+    others.append(_loop_steps(stand, LOOP, encoder, TWO_PASSES))
+    if stand.on_gpu:
+        others.append(_captured_steps(stand, _side_by_side(stand), encoder, TWO_PASSES))
+    for compared in stand.stopwatch.compare(base, others, stand.amounts.rounds):
+        yield row_of(PART, "one step", encoder, STEP, compared)
+
+
+def steps_beside_standard(stand: Stand, encoder: str) -> Iterator[Finding]:
+    """What a memory adds to a step: by the paper's second pass, and with the batch as memory."""
+    make = _captured_steps if stand.on_gpu else _loop_steps
+    base = make(stand, "Standard", encoder, STANDARD)
+    others = [
+        make(stand, "Memory Wrap, two passes", encoder, TWO_PASSES),
+        make(stand, "Memory Wrap, batch as memory", encoder, BATCH_AS_MEMORY),
+    ]
+    subject = f"one step, {_side_by_side(stand) if stand.on_gpu else LOOP}"
+    for compared in stand.stopwatch.compare(base, others, stand.amounts.rounds):
+        yield row_of(PART, subject, encoder, STEP, compared)
+
+
+def trainings_beside_published(stand: Stand, encoder: str) -> Iterator[Finding]:
+    """A training from new weights to the last step, building and capturing included, evaluation not."""
+    imported(published_loop.PACKAGE)
+    settings, data = stand.settings(encoder, {**TWO_PASSES, "epochs": stand.amounts.epochs}), _images(stand)
+
+    def published() -> None:
+        for _ in _published(stand, settings).losses():
+            pass
+
+    def loop() -> None:
+        for _ in Trainer(stand.model(settings), data, settings).moments():
+            pass
+
+    def side_by_side() -> None:
+        _train_all(SideBySide(), _trainers(stand, encoder, {**TWO_PASSES, "epochs": settings.epochs}))
+
+    facts = {**_facts(settings, stand), "epochs": settings.epochs}
+    base = Contestant(PUBLISHED, published, cudnn=published_loop.CUDNN, facts={**facts, **_published_facts(stand)})
+    others = [Contestant(LOOP, loop, facts=facts)]
+    if stand.on_gpu:
+        count = stand.side_by_side
+        facts = {**facts, "side_by_side": count}
+        others.append(Contestant(_side_by_side(stand), side_by_side, units=count, facts=facts))
+    subject = f"whole training, {settings.epochs * (len(data) // settings.batch_size)} steps"
+    rounds = min(stand.amounts.rounds, stand.amounts.training_rounds)
+    # The steps that were timed before have warmed up what there is to warm up.
+    for compared in stand.stopwatch.compare(base, others, rounds, warm_up=0):
+        yield row_of(PART, subject, encoder, WHOLE, compared)
+
+
+def _published_steps(stand: Stand, encoder: str) -> list[Contestant]:
+    """The published loop as it is; without what it gives away on a GPU; and without its data loading."""
+    settings, count = stand.settings(encoder, {**TWO_PASSES, "epochs": ENDLESS}), stand.amounts.steps
+    facts = {**_facts(settings, stand), **_published_facts(stand)}
+
+    def contestant(name: str, cudnn: Cudnn) -> Contestant:
+        losses = _published(stand, settings).losses()
+        return Contestant(name, lambda: _take(losses, count), count, cudnn=cudnn, facts=facts)
+
+    found = [contestant(PUBLISHED, published_loop.CUDNN)]
+    if stand.on_gpu:
+        found.append(contestant("published loop, cuDNN not deterministic", Cudnn()))
+    loop = _published(stand, settings)
+    images, labels = next(iter(loop.loader))
+    memory, _ = next(iter(loop.memory_loader))
+    ready: list[Tensor] = [each.to(stand.device) for each in (images, labels, memory)]
+    loop.model.train()
+
+    def arithmetic() -> None:
+        for _ in range(count):
+            loop.step(*ready)
+
+    found.append(Contestant("published, arithmetic alone", arithmetic, count, cudnn=published_loop.CUDNN, facts=facts))
+    return found
+
+
+def _loop_steps(stand: Stand, name: str, encoder: str, changes: Mapping[str, Any]) -> Contestant:
+    settings, count = stand.settings(encoder, {**changes, "epochs": ENDLESS}), stand.amounts.steps
+    moments = Trainer(stand.model(settings), _images(stand), settings).moments()
+    return Contestant(name, lambda: _take(moments, count), count, facts=_facts(settings, stand))
+
+
+def _captured_steps(stand: Stand, name: str, encoder: str, changes: Mapping[str, Any]) -> Contestant:
+    """Steps of runs side by side, with the making of all draws, and with bringing the runs there and back."""
+    epochs = stand.epochs_of(stand.amounts.captured_steps)
+    trainers, engine = _trainers(stand, encoder, {**changes, "epochs": epochs}), SideBySide()
+
+    def ready() -> None:
+        for trainer in trainers:
+            trainer.progress = Progress()  # its weights stay; that matters to no clock
+
+    count = stand.side_by_side
+    facts = {**_facts(trainers[0].settings, stand), "side_by_side": count}
+    return Contestant(name, lambda: _train_all(engine, trainers), count * trainers[0].steps, ready, facts=facts)
+
+
+def _trainers(stand: Stand, encoder: str, changes: Mapping[str, Any]) -> list[Trainer]:
+    data = _images(stand)
+    settings = [stand.settings(encoder, {**changes, "seed": seed}) for seed in range(stand.side_by_side)]
+    return [Trainer(stand.model(each), data, each) for each in settings]
+
+
+def _train_all(engine: SideBySide, trainers: Sequence[Trainer]) -> None:
+    for failure in engine.train(trainers):
+        if failure is not None:
+            raise failure
+
+
+def _published(stand: Stand, settings: SettledSettings) -> PublishedLoop:
+    model = stand.model(settings)
+    assert isinstance(model, MemoryClassifier)  # by its variant
+    return PublishedLoop(published_model(model), _images(stand), settings, model.transform)
+
+
+def _images(stand: Stand) -> LabelledImages:
+    return images_for(stand.amounts.images)
+
+
+def _take(steps: Iterator[Any], count: int) -> None:
+    for _ in range(count):
+        next(steps)
+
+
+def _side_by_side(stand: Stand) -> str:
+    return f"our {stand.side_by_side} runs side by side, each"
+
+
+def _facts(settings: SettledSettings, stand: Stand) -> dict[str, Any]:
+    """The conditions of ours."""
+    return {
+        "images": stand.amounts.images,
+        "batch": settings.batch_size,
+        "memory": None if settings.variant == "standard" else settings.memory,
+        "memory_size": settings.memory_size if settings.memory != "batch" and settings.variant != "standard" else None,
+        "precision": settings.precision,
+        "channels_last": stand.on_gpu,
+        "data": f"uint8, on {stand.device.type}",
+    }
+
+
+def _published_facts(stand: Stand) -> dict[str, Any]:
+    """What the published loop has otherwise."""
+    precision = "fp16, loss scaled" if stand.on_gpu else "fp32"
+    return {"precision": precision, "channels_last": False, "data": "Pillow pictures, DataLoader without workers"}

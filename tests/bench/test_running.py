@@ -1,0 +1,163 @@
+"""What is asked for is what is measured, and the record tells all of it."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from memwrap.bench import running
+from memwrap.bench.amounts import CPU_ENCODERS, CUDA, QUICK, amounts_for, encoders_for
+from memwrap.bench.record import BenchRecord, Finding, LeftOut, Row, as_json, from_json, read, write
+from memwrap.bench.running import PARTS, Asked, findings, record_of, settled
+from memwrap.bench.stand import Stand
+from memwrap.bench.timing import Spread
+from memwrap.errors import RunError, SaveError, SettingsError
+from tests.bench import CPU, stand
+
+ROW = Row(
+    part="attention",
+    subject="sparsemax",
+    encoder=None,
+    unit="call",
+    name="ours",
+    base="entmax",
+    seconds=Spread(1, 0.5, 2),
+    base_seconds=Spread(4, 3, 5),
+    ratio=Spread(0.25, 0.2, 0.3),
+    rounds=3,
+    facts={"batch": 1},
+    peak=7,
+)
+LEFT_OUT = LeftOut("memory", "a memory of 10", "there is no room")
+
+
+@pytest.fixture
+def record() -> BenchRecord:
+    return record_of(settled(Asked(), CPU), stand(), [ROW, LEFT_OUT], complete=True)
+
+
+# Asked for
+
+
+def test_all_parts_are_measured_for_the_devices_usual_encoders() -> None:
+    asked = settled(Asked(), CPU)
+    assert asked.parts == PARTS == ("training", "inference", "attention", "memory")
+    assert asked.encoders == CPU_ENCODERS == ("tiny",)
+    assert encoders_for("cuda") == ("mobilenet_v2", "resnet18")
+
+
+def test_parts_come_in_their_order_and_once() -> None:
+    asked = settled(Asked(parts=("memory", "training", "memory"), encoders=("small", "tiny", "small")), CPU)
+    assert asked.parts == ("training", "memory")
+    assert asked.encoders == ("small", "tiny")
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (Asked(parts=("speed",)), "part is 'speed'; expected one of training, inference, attention, memory"),
+        (Asked(encoders=("resnet81",)), "encoder is 'resnet81'; expected one of efficientnet_b0, .*resnet18"),
+        (Asked(side_by_side=0), "side_by_side is 0"),
+        (Asked(rounds=0), "rounds is 0"),
+    ],
+)
+def test_what_is_not_known_is_refused(asked: Asked, words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        settled(asked, CPU)
+
+
+def test_a_gpu_does_the_most_and_quick_the_least() -> None:
+    assert amounts_for("cuda", quick=False, rounds=None) == CUDA
+    assert amounts_for("cuda", quick=True, rounds=None) == amounts_for("cpu", quick=True, rounds=None) == QUICK
+    assert amounts_for("cuda", quick=False, rounds=99) == replace(CUDA, rounds=99)
+    assert amounts_for("cpu", quick=False, rounds=None).images < CUDA.images
+    assert (CUDA.batch, CUDA.memory, CUDA.inference_batch) == (128, 100, 500)  # as in the paper
+    assert CUDA.scores == ((128, 100), (500, 50_000))
+    assert CUDA.memories == (100, 1_000, 10_000, 50_000, 100_000, 1_000_000)
+
+
+def test_each_part_is_measured_for_each_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fake(part: str) -> object:
+        def measure(stand: Stand, encoder: str = "") -> Iterator[Finding]:
+            yield LeftOut(part, encoder, "")
+
+        return measure
+
+    monkeypatch.setattr(running, "_BY_ENCODER", {part: fake(part) for part in PARTS if part != "attention"})
+    monkeypatch.setattr("memwrap.bench.attention.measure", fake("attention"))
+    told: list[str] = []
+    asked = settled(Asked(encoders=("tiny", "small")), CPU)
+    found = [(each.part, each.subject) for each in findings(asked, stand(), told.append) if isinstance(each, LeftOut)]
+    assert found == [
+        ("training", "tiny"),
+        ("training", "small"),
+        ("inference", "tiny"),
+        ("inference", "small"),
+        ("attention", ""),
+        ("memory", "tiny"),
+        ("memory", "small"),
+    ]
+    assert told == [f"{part}, {encoder}".removesuffix(", ") for part, encoder in found]
+
+
+# The record
+
+
+def test_the_record_tells_where_by_what_and_how_much(record: BenchRecord) -> None:
+    assert record.origin.device == "cpu"
+    assert {"torch", "memwrap", "memorywrap", "entmax"} <= record.origin.versions.keys()
+    assert len(record.origin.code) == 64
+    assert record.threads == torch.get_num_threads()
+    assert record.asked["parts"] == PARTS
+    assert record.amounts["batch"] == stand().amounts.batch
+    assert record.date.startswith("20")
+    assert "random pixels" in record.images
+    assert (record.rows, record.left_out, record.complete) == ((ROW,), (LEFT_OUT,), True)
+
+
+def test_a_record_is_read_as_it_was_written(record: BenchRecord, tmp_path: Path) -> None:
+    path = tmp_path / "new folder" / "bench.json"
+    write(path, record)
+    again = read(path)
+    assert again.rows == record.rows
+    assert again.left_out == record.left_out
+    assert again.origin == record.origin
+    assert json.loads(json.dumps(as_json(again))) == json.loads(json.dumps(as_json(record)))
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"format": "memwrap record"}', '{"format": "memwrap bench"}'])
+def test_what_is_no_record_is_refused(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "bench.json"
+    path.write_text(content)
+    with pytest.raises(RunError, match=r"bench\.json: the record is damaged or something else"):
+        read(path)
+
+
+def test_a_missing_record_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="memwrap bench --out"):
+        read(tmp_path / "bench.json")
+
+
+def test_a_record_of_something_else_is_refused(record: BenchRecord) -> None:
+    with pytest.raises(ValueError, match="no record of memwrap bench"):
+        from_json({**as_json(record), "format": "memwrap record"})
+
+
+def test_a_record_of_a_later_version_is_refused(record: BenchRecord) -> None:
+    with pytest.raises(ValueError, match=r"format version 2; memwrap .* reads 1"):
+        from_json({**as_json(record), "format_version": 2})
+
+
+@pytest.mark.parametrize("name", ["rows", "origin", "complete"])
+def test_a_record_with_a_part_missing_is_refused(record: BenchRecord, name: str) -> None:
+    with pytest.raises(KeyError, match=name):
+        from_json({key: value for key, value in as_json(record).items() if key != name})
+
+
+def test_a_place_that_cannot_be_written_is_told(record: BenchRecord, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SaveError, match="the record cannot be written"):
+        write(tmp_path / "file" / "bench.json", record)

@@ -1,0 +1,125 @@
+"""memwrap bench: tables for people, a record for scripts, and words for what is missing."""
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import memwrap.cli.bench as command
+from memwrap.bench.record import Finding, LeftOut, read
+from memwrap.cli.bench import bytes_shown, seconds_shown
+from tests.bench.test_running import LEFT_OUT, ROW
+from tests.cli import fails, run, succeeds
+
+QUICK = ("bench", "--device", "cpu", "--quick", "--rounds", 1)
+
+
+def measuring(monkeypatch: pytest.MonkeyPatch, *found: Finding, then: BaseException | None = None) -> None:
+    """Nothing is measured; these are found."""
+
+    def findings(*_: object) -> Iterator[Finding]:
+        yield from found
+        if then is not None:
+            raise then
+
+    monkeypatch.setattr(command, "findings", findings)
+
+
+def test_all_of_it_runs_and_is_shown(tmp_path: Path) -> None:
+    result = succeeds(*QUICK, "--out", tmp_path / "bench.json")
+    head = result.out.splitlines()[0]
+    assert head.startswith("cpu, torch 2.")
+    assert ", memwrap " in head
+    assert "CPU threads, 20" in head
+    for title in ("Training, for each step or training", "Predicting, for each batch", "Sparsemax, for each call"):
+        assert f"\n{title}\n" in result.out
+    assert "random pixels" in result.out
+    assert "left out: tiny, runs side by side (they need a GPU)" in result.out
+    assert "measuring training, tiny ..." in result.err
+    record = read(tmp_path / "bench.json")
+    assert record.complete
+    assert {row.part for row in record.rows} == {"training", "inference", "attention", "memory"}
+    assert record.asked["quick"] is True
+
+
+def test_a_line_has_times_ratio_and_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    measuring(monkeypatch, ROW, LEFT_OUT)
+    result = succeeds(*QUICK)
+    (line,) = [line for line in result.out.splitlines() if line.startswith("sparsemax")]
+    assert " ".join(line.split()) == "sparsemax ours 1 s entmax 4 s 0.250 0.200 to 0.300 4.00 0 MiB"
+    assert "left out: a memory of 10 (there is no room)" in result.out
+    assert "sparsemax: ours / entmax = 0.250" in result.err
+
+
+def test_json_is_all_that_is_on_stdout() -> None:
+    result = succeeds(*QUICK, "--only", "attention", "--json")
+    assert result.json["format"] == "memwrap bench"
+    assert result.json["complete"] is True
+    assert {row["part"] for row in result.json["rows"]} == {"attention"}
+    ratio = result.json["rows"][0]["ratio"]
+    assert 0 < ratio["lower"] <= ratio["median"] <= ratio["upper"]
+
+
+def test_only_what_is_asked_for_is_measured() -> None:
+    result = succeeds(*QUICK, "--only", "memory", "--only", "attention", "--encoder", "small", "--json")
+    assert {(row["part"], row["encoder"]) for row in result.json["rows"]} == {("attention", None), ("memory", "small")}
+
+
+def test_missing_packages_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("entmax", "memorywrap"):
+        monkeypatch.setitem(sys.modules, name, None)
+    result = succeeds(*QUICK, "--only", "attention", "--only", "inference")
+    assert "left out: sparsemax beside entmax's (entmax cannot be imported" in result.out
+    assert "pip install memorywrap" in result.out
+    assert "Memory Wrap, 8 remembered" in result.out
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--only", "speed"), "part is 'speed'"),
+        (("--encoder", "resnet81"), "encoder is 'resnet81'"),
+        (("--device", "tpu"), "device is 'tpu'"),
+        (("--rounds", 0), "equal to"),
+        (("--side-by-side", 0), "equal to"),
+        (("--out", "."), "which is a folder"),
+    ],
+)
+def test_wrong_usage_ends_with_2(flags: tuple[object, ...], words: str) -> None:
+    assert words in " ".join(fails(2, "bench", "--quick", *flags).split())
+
+
+def test_a_place_that_cannot_be_written_shows_itself_before_the_first_measurement(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    measuring(monkeypatch, then=AssertionError("it was measured"))
+    (tmp_path / "file").touch()
+    assert "cannot be written" in fails(5, *QUICK, "--out", tmp_path / "file" / "bench.json")
+
+
+def test_what_was_measured_before_a_stop_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def findings(*_: object) -> Iterator[Finding]:
+        yield ROW
+        os.kill(os.getpid(), signal.SIGINT)
+        yield LeftOut("memory", "never", "never")
+
+    monkeypatch.setattr(command, "findings", findings)
+    result = run(*QUICK, "--out", tmp_path / "bench.json")
+    assert result.code == 130
+    assert f"What was measured so far is in {tmp_path / 'bench.json'}" in result.err
+    record = read(tmp_path / "bench.json")
+    assert (record.rows, record.left_out, record.complete) == ((ROW,), (), False)
+
+
+def test_what_was_measured_before_a_failure_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    measuring(monkeypatch, ROW, then=RuntimeError("a kernel failed"))
+    assert run(*QUICK, "--out", tmp_path / "bench.json").code == 1
+    assert read(tmp_path / "bench.json").rows == (ROW,)
+
+
+def test_times_and_sizes_are_shown_in_fitting_units() -> None:
+    assert [seconds_shown(each) for each in (2e-5, 0.0123, 4.5, 1234.0)] == ["20 µs", "12.3 ms", "4.5 s", "1234 s"]
+    assert [bytes_shown(each) for each in (None, 3 * 2**30)] == ["", "3,072 MiB"]
