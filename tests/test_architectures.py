@@ -120,6 +120,30 @@ LAST_LAYERS = {
     "transformers ResNet": "classifier.1",
 }
 
+# The largest, which take images of any size: small ones, so that all of this ends soon.
+ANY_SIZE = {
+    "timm resnet50",
+    "timm densenet121",
+    "timm dla34",
+    "timm dpn68",
+    "timm hrnet_w18_small",
+    "timm poolformer_s12",
+    "timm efficientvit_b0",
+    "timm fastvit_t8",
+    "timm ghostnet_100",
+    "timm efficientnet_lite0",
+    "timm mobilevit_xxs",
+    "timm pvt_v2_b0",
+    "torchvision resnet18",
+    "torchvision googlenet",
+    "torchvision googlenet without auxiliary heads",
+    "torchvision mobilenet_v2",
+    "torchvision efficientnet_b0",
+    "torchvision regnet_y_400mf",
+    "torchvision convnext_tiny",
+    "torchvision swin_t",
+}
+
 # These can be wrapped and saved, but their name and the few arguments that are known do not build them again.
 NEED_THEIR_CLASSIFIER = {"timm with arguments"}
 
@@ -155,7 +179,7 @@ def test_enough_architectures_are_tried() -> None:
 @pytest.mark.parametrize("case", WRAPPED)
 def test_trains_remembers_saves_and_loads(case: str, tmp_path: Path) -> None:
     classifier = WRAPPED[case]()
-    model = memwrap.wrap(classifier).train()
+    model = memwrap.wrap(classifier, example=torch.zeros(2, 3, 96, 96) if case in ANY_SIZE else None).train()
     assert model.layer.num_classes == CLASSES
     assert model.origin.layer == LAST_LAYERS.get(case, model.origin.layer)
     shape = model.origin.image_shape

@@ -11,8 +11,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_PROGRAMS = 4096  # that reduce, about
-
 
 def depthwise(maps: Tensor, weight: Tensor, stride: int = 1) -> Tensor:
     """maps (N, C, H, W) in channels_last, weight (C, 1, K, K), K odd, padded by K // 2 -> (N, C, H / stride, ...)"""
@@ -46,10 +44,12 @@ class _Depthwise(torch.autograd.Function):
         return of_maps, _of_weight(gradient, maps, weight, stride), None
 
 
-# Numbers that a program holds at a time, and the warps that share them; measured on an H200.
+# Numbers that a program holds at a time, the warps that share them, and about how many programs reduce; measured on an
+# H200.
 _SLIDING = {"tile": 1024, "warps": 2}
-_SLIDING_FOR_WEIGHT = {"tile": 512, "warps": 2}
+_SLIDING_FOR_WEIGHT = {"tile": 512, "warps": 2, "programs": 4096}
 _GATHERING = {"tile": 2048, "warps": 4}
+_GATHERING_FOR_WEIGHT = {"tile": 1024, "warps": 4, "programs": 1024}
 _STRIP = 8  # rows of a map that a program goes down
 
 
@@ -82,7 +82,7 @@ def _slide_weight(gradient: Tensor, maps: Tensor, weight: Tensor) -> Tensor:
     block_p = _SLIDING_FOR_WEIGHT["tile"] // block_c
     across, columns = triton.cdiv(count * width, block_p), triton.cdiv(channels, block_c)
     # Each program goes down `turns` tiles, one after the other.
-    turns = max(1, triton.cdiv(across * columns, _PROGRAMS))
+    turns = max(1, triton.cdiv(across * columns, _SLIDING_FOR_WEIGHT["programs"]))
     chunks = triton.cdiv(across, turns)
     partial = torch.empty(chunks, 9, channels, device=maps.device, dtype=torch.float32)
     _slide_for_weight[(chunks, columns)](
@@ -131,9 +131,11 @@ def _of_weight(gradient: Tensor, maps: Tensor, weight: Tensor, stride: int) -> T
     down, across = gradient.shape[2:]
     kernel = weight.shape[-1]
     block_c = min(64, triton.next_power_of_2(channels))
-    block_p = 1024 // block_c
+    block_p = _GATHERING_FOR_WEIGHT["tile"] // block_c
     positions, columns = count * down * across, triton.cdiv(channels, block_c)
-    chunk = block_p * max(1, triton.cdiv(triton.cdiv(positions, block_p) * columns * kernel, _PROGRAMS))
+    chunk = block_p * max(
+        1, triton.cdiv(triton.cdiv(positions, block_p) * columns * kernel, _GATHERING_FOR_WEIGHT["programs"])
+    )
     chunks = triton.cdiv(positions, chunk)
     partial = torch.empty(chunks, kernel, kernel, channels, device=maps.device, dtype=torch.float32)
     _backward_weight[(kernel, chunks, columns)](

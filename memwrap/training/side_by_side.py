@@ -8,8 +8,8 @@ as the loop's, around an encoder whose slow layers are swapped for kernels.
 
 import copy
 import math
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -234,6 +234,10 @@ class _Group:
         self.position.add_(1)
 
     def _capture(self) -> None:
+        with _kernels_chosen_by_time():
+            self._warm_up_and_capture()
+
+    def _warm_up_and_capture(self) -> None:
         warm = _new_stream()
         warm.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(warm):
@@ -247,6 +251,16 @@ class _Group:
         with torch.cuda.graph(graph):
             self._step(streams)
         self.graph = graph
+
+
+@contextmanager
+def _kernels_chosen_by_time() -> Iterator[None]:
+    """cuDNN tries all that it has for each convolution, once: a graph is replayed thousands of times."""
+    before, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
 
 
 def _new_stream() -> "torch.cuda.Stream":
