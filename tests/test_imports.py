@@ -94,6 +94,7 @@ ROOMS = [
     "report.verifying",
     "report.figures",
     "kernels",
+    "kernels.blocks",
     "kernels.normalisation",
     "kernels.depthwise",
     "kernels.dropout",

@@ -9,8 +9,7 @@ from memwrap.bench.record import BenchRecord, Finding, LeftOut, Row, as_json, wr
 from memwrap.bench.running import PARTS, Asked, findings, record_of, settled, stand_for
 from memwrap.bench.stand import Stand
 from memwrap.bench.timing import Spread
-from memwrap.cli.reproduce import aligned
-from memwrap.cli.terminal import device_named, errors, plain_console, print_json
+from memwrap.cli.terminal import aligned, device_named, errors, plain_console, print_json
 from memwrap.errors import SettingsError
 
 HEADS = (

@@ -12,7 +12,7 @@ import typer
 from memwrap.cli.failures import INTERRUPTED
 from memwrap.cli.reading import Reading
 from memwrap.cli.signals import stop_on_signals
-from memwrap.cli.terminal import device_named, errors, plain_console, warn
+from memwrap.cli.terminal import aligned, device_named, errors, plain_console, warn
 from memwrap.cli.watch import STEP_SECONDS, duration
 from memwrap.data.labelled import DataSet
 from memwrap.errors import RunError, SettingsError, TrainingError
@@ -302,13 +302,3 @@ def _shown(block: Block) -> list[list[str]]:
 def _said(row: Row) -> list[str]:
     said = words(row)
     return [said.ours, said.runs.strip("()"), said.median, said.paper, said.difference, said.verdict]
-
-
-def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
-    """Columns as wide as their widest entry; those with nothing under their head are left out."""
-    columns = [column for column in zip(*lines, strict=True) if any(column[1:])]
-    widths = [max(map(len, column)) for column in columns]
-    return [
-        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
-        for line in zip(*columns, strict=True)
-    ]

@@ -1,6 +1,7 @@
 """What all commands share: where words go, JSON for scripts, and the device that a flag names."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -35,6 +36,16 @@ def warn(*warnings: str) -> None:
 def print_json(content: Any) -> None:
     """On stdout, for scripts."""
     print(json.dumps(content, indent=2))
+
+
+def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
+    """Columns as wide as their widest entry; those with nothing under their head are left out."""
+    columns = [column for column in zip(*lines, strict=True) if any(column[1:])]
+    widths = [max(map(len, column)) for column in columns]
+    return [
+        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
+        for line in zip(*columns, strict=True)
+    ]
 
 
 def device_named(name: str) -> torch.device:

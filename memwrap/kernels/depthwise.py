@@ -11,6 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from memwrap.kernels.blocks import own_part, width_of
+
 
 def depthwise(maps: Tensor, weight: Tensor, stride: int = 1) -> Tensor:
     """maps (N, C, H, W) in channels_last, weight (C, 1, K, K), K odd, padded by K // 2 -> (N, C, H / stride, ...)"""
@@ -55,10 +57,10 @@ _STRIP = 8  # rows of a map that a program goes down
 
 def _slide(maps: Tensor, weight: Tensor, out: Tensor, flipped: bool) -> Tensor:
     count, channels, height, width = maps.shape
-    block_c = min(64, triton.next_power_of_2(channels))
+    block_c = width_of(channels)
     block_p = _SLIDING["tile"] // block_c
     strips = triton.cdiv(height, _STRIP)
-    _slide_down[(triton.cdiv(count * width, block_p), triton.cdiv(channels, block_c), strips)](
+    _slide_down[(triton.cdiv(count * width, block_p) * triton.cdiv(channels, block_c), strips)](
         maps,
         weight,
         out,
@@ -78,14 +80,14 @@ def _slide(maps: Tensor, weight: Tensor, out: Tensor, flipped: bool) -> Tensor:
 
 def _slide_weight(gradient: Tensor, maps: Tensor, weight: Tensor) -> Tensor:
     count, channels, height, width = maps.shape
-    block_c = min(64, triton.next_power_of_2(channels))
+    block_c = width_of(channels)
     block_p = _SLIDING_FOR_WEIGHT["tile"] // block_c
     across, columns = triton.cdiv(count * width, block_p), triton.cdiv(channels, block_c)
     # Each program goes down `turns` tiles, one after the other.
     turns = max(1, triton.cdiv(across * columns, _SLIDING_FOR_WEIGHT["programs"]))
     chunks = triton.cdiv(across, turns)
     partial = torch.empty(chunks, 9, channels, device=maps.device, dtype=torch.float32)
-    _slide_for_weight[(chunks, columns)](
+    _slide_for_weight[(chunks * columns,)](
         gradient,
         maps,
         partial,
@@ -106,10 +108,10 @@ def _gather(
     kernel: Any, source: Tensor, weight: Tensor, out: Tensor, large: torch.Size, small: torch.Size, stride: int
 ) -> Tensor:
     channels = source.shape[1]
-    block_c = min(64, triton.next_power_of_2(channels))
+    block_c = width_of(channels)
     block_p = _GATHERING["tile"] // block_c
     positions = out.shape[0] * out.shape[2] * out.shape[3]
-    kernel[(triton.cdiv(positions, block_p), triton.cdiv(channels, block_c))](
+    kernel[(triton.cdiv(positions, block_p) * triton.cdiv(channels, block_c),)](
         source,
         weight,
         out,
@@ -130,7 +132,7 @@ def _of_weight(gradient: Tensor, maps: Tensor, weight: Tensor, stride: int) -> T
     count, channels, height, width = maps.shape
     down, across = gradient.shape[2:]
     kernel = weight.shape[-1]
-    block_c = min(64, triton.next_power_of_2(channels))
+    block_c = width_of(channels)
     block_p = _GATHERING_FOR_WEIGHT["tile"] // block_c
     positions, columns = count * down * across, triton.cdiv(channels, block_c)
     chunk = block_p * max(
@@ -138,7 +140,7 @@ def _of_weight(gradient: Tensor, maps: Tensor, weight: Tensor, stride: int) -> T
     )
     chunks = triton.cdiv(positions, chunk)
     partial = torch.empty(chunks, kernel, kernel, channels, device=maps.device, dtype=torch.float32)
-    _backward_weight[(kernel, chunks, columns)](
+    _backward_weight[(chunks * kernel * columns,)](
         gradient,
         maps,
         partial,
@@ -186,8 +188,8 @@ def _slide_down(
     the result that it is part of. FLIPPED: with the kernel turned around, as gradients go back."""
     if ALIGNED:
         channels = channels // 8 * 8  # so that the compiler knows
-    place = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
-    column = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    number, column = own_part(channels, BLOCK_C)
+    place = number * BLOCK_P + tl.arange(0, BLOCK_P)
     inside = column < channels
     there = place < places
     image, w = place // width, place % width
@@ -202,7 +204,7 @@ def _slide_down(
     k20 = tl.load(k + (last - 6 if FLIPPED else 6), mask=inside, other=0.0).to(tl.float32)[None, :]
     k21 = tl.load(k + (last - 7 if FLIPPED else 7), mask=inside, other=0.0).to(tl.float32)[None, :]
     k22 = tl.load(k + (last - 8 if FLIPPED else 8), mask=inside, other=0.0).to(tl.float32)[None, :]
-    top = tl.program_id(2) * STRIP
+    top = tl.program_id(1) * STRIP
     above = tl.zeros((BLOCK_P, BLOCK_C), tl.float32)  # the result's row before the one that is read
     here = tl.zeros((BLOCK_P, BLOCK_C), tl.float32)
     for step in range(STRIP + 2):
@@ -237,8 +239,7 @@ def _slide_for_weight(
     """The gradient of a 3x3 kernel, of some columns of the maps: partial (chunks, 9, C)."""
     if ALIGNED:
         channels = channels // 8 * 8  # so that the compiler knows
-    number = tl.program_id(0)
-    column = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    number, column = own_part(channels, BLOCK_C)
     inside = column < channels
     a00 = tl.zeros((BLOCK_P, BLOCK_C), tl.float32)
     a01 = tl.zeros((BLOCK_P, BLOCK_C), tl.float32)
@@ -302,8 +303,8 @@ def _forward(
 ):
     if ALIGNED:
         channels = channels // 8 * 8  # so that the compiler knows
-    position = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
-    column = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    number, column = own_part(channels, BLOCK_C)
+    position = number * BLOCK_P + tl.arange(0, BLOCK_P)
     inside = column < channels
     there = position < positions
     image, rest = position // (down * across), position % (down * across)
@@ -341,8 +342,8 @@ def _backward_maps(
 ):
     if ALIGNED:
         channels = channels // 8 * 8  # so that the compiler knows
-    position = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
-    column = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    number, column = own_part(channels, BLOCK_C)
+    position = number * BLOCK_P + tl.arange(0, BLOCK_P)
     inside = column < channels
     there = position < positions
     image, rest = position // (height * width), position % (height * width)
@@ -392,9 +393,8 @@ def _backward_weight(
     """One row of the kernel, over one chunk of positions: partial (chunks, K, K, C)."""
     if ALIGNED:
         channels = channels // 8 * 8  # so that the compiler knows
-    i = tl.program_id(0)
-    number = tl.program_id(1)
-    column = tl.program_id(2) * BLOCK_C + tl.arange(0, BLOCK_C)
+    number, column = own_part(channels, BLOCK_C)
+    i, number = number % K, number // K
     inside = column < channels
     start = number * chunk
     end = tl.minimum(start + chunk, positions)

@@ -12,6 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from memwrap.kernels.blocks import own_part, width_of
+
 ACTIVATIONS = {"none": 0, "relu": 1, "silu": 2}
 
 # Kernels are compiled once for all sizes but that of a row, whose alignment decides how many numbers a load takes.
@@ -141,7 +143,7 @@ class _Split:
 
     def __init__(self, rows: int, first_rows: int, channels: int) -> None:
         self.rows, self.first_rows, self.channels = rows, first_rows, channels
-        self.block_c = min(64, triton.next_power_of_2(channels))
+        self.block_c = width_of(channels)
         self.block_r = _TILE // self.block_c
         columns = triton.cdiv(channels, self.block_c)
         self.first_tiles = triton.cdiv(first_rows, self.block_r)
@@ -149,8 +151,8 @@ class _Split:
         self.chunk = self.block_r * max(1, triton.cdiv(tiles * columns, _PROGRAMS))
         self.first_chunks = triton.cdiv(first_rows, self.chunk)
         self.chunks = self.first_chunks + triton.cdiv(rows - first_rows, self.chunk)
-        self.grid = (self.chunks, columns)
-        self.tile_grid = (tiles, columns)
+        self.grid = (self.chunks * columns,)
+        self.tile_grid = (tiles * columns,)
         self.channel_grid = (triton.cdiv(channels, _MERGED_C),)
 
     @classmethod
@@ -211,9 +213,8 @@ def _moments(
     """Mean and summed squares around it, of each chunk: partial (chunks, 2, C)."""
     if ALIGNED:
         channels = channels // 8 * 8  # so that the compiler knows
-    number = tl.program_id(0)
+    number, column = own_part(channels, BLOCK_C)
     start, end = _bounds(number, rows, first_rows, chunk, first_chunks)
-    column = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     inside = column < channels
     # Measured from one of the numbers, so that a mean far from zero costs no digits.
     pivot = tl.load(maps + start * channels + column, mask=inside, other=0.0).to(tl.float32)
@@ -320,10 +321,9 @@ def _apply(
 ):
     if ALIGNED:
         channels = channels // 8 * 8  # so that the compiler knows
-    number = tl.program_id(0)
+    number, column = own_part(channels, BLOCK_C)
     start, end = _bounds(number, rows, first_rows, BLOCK_R, first_tiles)
     row = start + tl.arange(0, BLOCK_R)
-    column = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     inside = column < channels
     mask = (row < end)[:, None] & inside[None, :]
     place = row[:, None] * channels + column[None, :]
@@ -355,9 +355,8 @@ def _backward_sums(
     """Of each chunk the sums of the gradient, and of the gradient times the distance from the mean: (chunks, 2, C)."""
     if ALIGNED:
         channels = channels // 8 * 8  # so that the compiler knows
-    number = tl.program_id(0)
+    number, column = own_part(channels, BLOCK_C)
     start, end = _bounds(number, rows, first_rows, chunk, first_chunks)
-    column = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     inside = column < channels
     own = statistics + tl.where(number >= first_chunks, 4 * channels, 0) + column
     mean = tl.load(own, mask=inside, other=0.0)
@@ -446,10 +445,9 @@ def _apply_backward(
 ):
     if ALIGNED:
         channels = channels // 8 * 8  # so that the compiler knows
-    number = tl.program_id(0)
+    number, column = own_part(channels, BLOCK_C)
     start, end = _bounds(number, rows, first_rows, BLOCK_R, first_tiles)
     row = start + tl.arange(0, BLOCK_R)
-    column = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     inside = column < channels
     mask = (row < end)[:, None] & inside[None, :]
     place = row[:, None] * channels + column[None, :]

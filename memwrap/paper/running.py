@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from memwrap.base import EncoderModel, in_evaluation
-from memwrap.building import new_model
 from memwrap.data.labelled import DataSet, HeldImages, Images, LabelledImages
 from memwrap.data.sources import PUBLISHED
 from memwrap.errors import DataError, DivergedError, MemwrapError, NonFiniteError, TrainingError, brief
@@ -26,14 +25,12 @@ from memwrap.model import MemoryClassifier
 from memwrap.paper import records
 from memwrap.paper.grid import Task, grouped, settings_of
 from memwrap.paper.records import Failure, Origin, Record, Seconds, origin_of
-from memwrap.recipes import settled
 from memwrap.runs.evaluation import SUBSET, WHOLE
 from memwrap.runs.splits import Splits, split
-from memwrap.runs.training import device_name
-from memwrap.samplers import check_size
+from memwrap.runs.training import device_name, new_training
 from memwrap.seeds import generator
 from memwrap.settings import Settings, SettledSettings
-from memwrap.training.loop import Trainer, precision_on
+from memwrap.training.loop import Trainer
 
 # What ends a run, but not the others: a loss that diverged, too little memory, a kernel that fails.
 DEATHS = (TrainingError, NonFiniteError, MemoryError, RuntimeError)
@@ -177,14 +174,8 @@ class _Ledger:
 
 def prepared(task: Task, data: DataSet, settings: Settings, device: torch.device) -> Prepared:
     """The run with its new model: the same images, weights and draws as `memwrap train` with these settings."""
-    splits = split(data, settings)
-    final = settled(settings, len(splits.train), data.classes)
-    final = replace(final, precision=precision_on(device, final.precision))
-    images = splits.of(data, "train")
-    model = new_model(final, data.classes, images.images).to(device)
-    if isinstance(model, MemoryClassifier):
-        check_size(final.memory_size, len(images))
-    return Prepared(task, final, data, splits, model, Trainer(model, images, final))
+    splits, trainer = new_training(data, settings, device)
+    return Prepared(task, trainer.settings, data, splits, trainer.model, trainer)
 
 
 def metrics_of(run: Prepared, encode: Callable[[EncoderModel, Images], Tensor] = encode_all) -> dict[str, Any]:

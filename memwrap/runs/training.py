@@ -30,7 +30,7 @@ from memwrap.runs.folder import (
     refuse_if_taken,
     training_state,
 )
-from memwrap.runs.splits import split
+from memwrap.runs.splits import Splits, split
 from memwrap.samplers import BalancedMemory, check_size
 from memwrap.seeds import generator
 from memwrap.settings import Settings, SettledSettings
@@ -171,6 +171,14 @@ def begin(
 ) -> RunTraining:
     """A new run in this folder, which must be new or empty; its first model is stored before the first step."""
     refuse_if_taken(path)
+    splits, trainer = new_training(data, settings, device)
+    run = new_run(path, recipe, trainer.settings, data, splits, device_name(trainer.device))
+    create(run, *packed(trainer.model, trainer, 0.0))
+    return RunTraining(run, trainer.model, data, trainer)
+
+
+def new_training(data: DataSet, settings: Settings, device: torch.device | str = "cpu") -> tuple[Splits, Trainer]:
+    """How the images are split, and the training of a new model before its first step."""
     splits = split(data, settings)
     side = max(data.train.images.shape[1:])
     encoder = encoder_for(side, torch.device(device).type)
@@ -178,11 +186,7 @@ def begin(
     final = replace(final, precision=precision_on(torch.device(device), final.precision))
     _check_memories(final, len(splits.train))
     images = splits.of(data, "train")
-    model = new_model(final, data.classes, images.images).to(device)
-    trainer = Trainer(model, images, final)
-    run = new_run(path, recipe, final, data, splits, device_name(trainer.device))
-    create(run, *packed(model, trainer, 0.0))
-    return RunTraining(run, model, data, trainer)
+    return splits, Trainer(new_model(final, data.classes, images.images).to(device), images, final)
 
 
 def resume(run: Run, data: DataSet, device: torch.device | str = "cpu") -> RunTraining:
