@@ -36,10 +36,13 @@ WARM_UP = 3  # steps before the capture: kernels are compiled and chosen, and op
 
 
 class SideBySide:
-    """Trains runs that differ in nothing but their seed and their images. Captured graphs are kept for later runs."""
+    """Trains runs that differ in nothing but their seed and their images. The last graph is kept for runs of its kind.
+
+    No more than that: a graph holds on to the memory of all its runs' steps.
+    """
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[object, ...], _Group] = {}
+        self._kept: tuple[tuple[object, ...], _Group] | None = None
 
     def train(
         self,
@@ -71,10 +74,13 @@ class SideBySide:
         _check(trainers)
         images = max(len(trainer.plan.labels) for trainer in trainers)
         key = (len(trainers), repr(_kind(trainers[0].settings)), trainers[0].model.transform.shape)
-        group = self._kept.get(key)
-        if group is None or group.capacity < images:
-            self._kept.pop(key, None)
-            group = self._kept[key] = _Group(trainers, images)
+        if self._kept is not None and self._kept[0] == key and self._kept[1].capacity >= images:
+            return self._kept[1]
+        self._kept = None
+        if trainers[0].device.type == "cuda":
+            torch.cuda.empty_cache()
+        group = _Group(trainers, images)
+        self._kept = key, group
         return group
 
 

@@ -80,15 +80,19 @@ def test_draws_lie_on_the_device_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch
     assert_close(together[0].model.state_dict(), apart[0].model.state_dict(), atol=0, rtol=0)
 
 
-def test_a_graph_serves_later_runs_also_of_fewer_images() -> None:
-    engine = SideBySide()
+def test_a_graph_serves_later_runs_also_of_fewer_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, made, plain = SideBySide(), [], side_by_side._Group
+    monkeypatch.setattr(side_by_side, "_Group", lambda *arguments: made.append(arguments[1]) or plain(*arguments))
     for count, seeds in ((30, (0, 1)), (22, (2, 3)), (30, (4, 5)), (40, (6, 7))):
         apart, together = ([trainer(seed, count) for seed in seeds] for _ in range(2))
         one_by_one(apart)
         engine.train(together)
         for one, other in zip(apart, together, strict=True):
             assert_close(other.model.state_dict(), one.model.state_dict(), atol=0, rtol=0)
-    assert len(engine._kept) == 1
+    assert made == [30, 40], "so many images have room"
+    engine.train([trainer(0)])
+    engine.train([trainer(0), trainer(1)])
+    assert made == [30, 40, 30, 30], "another number of runs is another graph, and only the last is kept"
 
 
 def test_a_run_that_diverges_is_told_and_leaves_the_others_alone() -> None:
