@@ -9,12 +9,13 @@ from torch import nn
 from memwrap import encoders
 from memwrap.data.labelled import Images
 from memwrap.data.statistics import channel_statistics
+from memwrap.encoders.blocks import Classifier
 from memwrap.encoders.registry import TIMM, timm_facts
 from memwrap.loading import Model
 from memwrap.seeds import derived
 from memwrap.settings import Settings, SettledSettings
 from memwrap.transform import Transform
-from memwrap.wrapping import wrap
+from memwrap.wrapping import wrap, wrap_own
 
 
 def size_for(settings: Settings) -> int | None:
@@ -36,7 +37,10 @@ def new_model(settings: SettledSettings, classes: Sequence[str], images: Images)
         options: dict[str, Any] = {}
         if settings.variant != "standard":
             options = {"head": settings.head, "project": settings.project}
-        model = wrap(classifier, settings.variant, example=torch.zeros(2, *shape), **options)
+        if isinstance(classifier, Classifier):
+            model = wrap_own(classifier, settings.variant, shape, **options)
+        else:
+            model = wrap(classifier, settings.variant, example=torch.zeros(2, *shape), **options)
     model.classes = tuple(classes)
     model.transform = _transform(settings, images)
     return model

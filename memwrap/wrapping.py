@@ -7,13 +7,14 @@ from torch import Tensor, nn
 
 from memwrap.base import EncoderModel, Origin
 from memwrap.checks import check_sizes
+from memwrap.encoders.blocks import Classifier
 from memwrap.errors import InputError, WrapError
 from memwrap.last_layer import LastLayer, find_last_layer
 from memwrap.layer import MemoryWrap, check_options
 from memwrap.model import MemoryClassifier
 from memwrap.probes import probe_images
 from memwrap.standard import STANDARD, StandardClassifier
-from memwrap.surgery import logits_of, modes_kept, never_called, private_copy, random_state_kept, take_out
+from memwrap.surgery import buffers_kept, logits_of, modes_kept, never_called, private_copy, random_state_kept, take_out
 
 
 def copy_of(classifier: nn.Module) -> nn.Module:
@@ -87,16 +88,32 @@ def wrap(
     encoder = copy_of(classifier)
     images, last = _probed(classifier, example, layer)
     _check_copy(classifier, encoder, images)
-    take_out(encoder, last.name)
     channels, height, width = images.shape[1:]
+    origin = Origin(last.name, last.num_classes, (channels, height, width))
     settings = {"in_features": last.in_features, "num_classes": num_classes or last.num_classes, "variant": variant}
     options = {} if variant == STANDARD else {"head": head, "project": project}
-    model = assembled(encoder, {**settings, **options}, Origin(last.name, last.num_classes, (channels, height, width)))
+    take_out(encoder, last.name)
+    model = assembled(encoder, {**settings, **options}, origin)
     model.layer.to(images)
     # Not for all modules at once: some of the classifier's may be frozen in evaluation mode.
     model.training = encoder.training
     model.layer.train(encoder.training)
     return model
+
+
+def wrap_own(
+    classifier: Classifier, variant: str, image_shape: tuple[int, int, int], **options: Any
+) -> MemoryClassifier | StandardClassifier:
+    """What `wrap` gives for a new classifier of ours, which becomes part of it: nothing has to be found out, or copied.
+
+    options: head and project, for a memory's layer.
+    """
+    last, name = classifier.head, "head"
+    with modes_kept(classifier), buffers_kept(classifier), random_state_kept(classifier):
+        probe_images(classifier, torch.zeros(2, *image_shape))  # which says if they are too small for it
+    settings = {"in_features": last.in_features, "num_classes": last.out_features, "variant": variant, **options}
+    take_out(classifier, name)
+    return assembled(classifier, settings, Origin(name, last.out_features, image_shape))
 
 
 def assembled(

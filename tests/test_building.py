@@ -13,12 +13,13 @@ from torch import Tensor
 from torch.testing import assert_close
 
 import memwrap
-from memwrap import InputError
+from memwrap import InputError, encoders, wrap
 from memwrap.building import new_model, size_for
 from memwrap.data.labelled import HeldImages
 from memwrap.data.statistics import channel_statistics
 from memwrap.loading import Model
 from memwrap.settings import Settings, SettledSettings
+from memwrap.wrapping import wrap_own
 
 CLASSES = ("cat", "dog", "eel")
 
@@ -194,3 +195,19 @@ def test_an_unknown_encoder_is_refused() -> None:
         built(encoder="resnet19")
     with pytest.raises(InputError, match="timm has no model 'resnet19'"):
         size_for(Settings(encoder="timm:resnet19"))
+
+
+@pytest.mark.parametrize("name", encoders.names())
+@pytest.mark.parametrize("variant", ["memory_wrap", "only_memory", "standard"])
+def test_our_own_encoders_are_wrapped_as_any_other(name: str, variant: str) -> None:
+    options = {} if variant == "standard" else {"head": "linear", "project": 5}
+    torch.manual_seed(3)
+    quick = wrap_own(encoders.create(name, 4), variant, (3, 32, 32), **options)
+    torch.manual_seed(3)
+    plain = wrap(encoders.create(name, 4), variant, example=torch.zeros(2, 3, 32, 32), **options)
+    assert_close(quick.state_dict(), plain.state_dict(), atol=0, rtol=0)
+    assert (quick.origin, quick.layer_settings(), quick.training) == (
+        plain.origin,
+        plain.layer_settings(),
+        plain.training,
+    )
