@@ -1,10 +1,27 @@
 """How kernels share maps in channels_last among their programs: each takes some rows of a block of channels."""
 
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
+
+from memwrap.errors import InputError
 
 _WIDTHS = (64, 32, 16)  # channels
 _MOST_IDLE = 0.15  # of a block's lanes, if a narrower block can do better
+
+
+_MOST_NUMBERS = 2**31  # of maps: kernels count in 32 bits, which is faster
+
+
+def in_rows(maps: Tensor) -> Tensor:
+    """maps (N, C, H, W) -> the same in channels_last, as the kernels take them: rows of channels"""
+    if maps.numel() >= _MOST_NUMBERS:
+        raise InputError(
+            f"maps of shape {tuple(maps.shape)} hold {maps.numel()} numbers; the kernels take fewer than "
+            f"{_MOST_NUMBERS}: give smaller batches or images"
+        )
+    return maps.contiguous(memory_format=torch.channels_last)
 
 
 def width_of(channels: int) -> int:

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from memwrap.kernels.blocks import own_part, width_of
+from memwrap.kernels.blocks import in_rows, own_part, width_of
 
 
 def depthwise(maps: Tensor, weight: Tensor, stride: int = 1) -> Tensor:
@@ -23,7 +23,7 @@ def depthwise(maps: Tensor, weight: Tensor, stride: int = 1) -> Tensor:
 class _Depthwise(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, maps: Tensor, weight: Tensor, stride: int) -> Tensor:
-        maps = maps.contiguous(memory_format=torch.channels_last)
+        maps = in_rows(maps)
         ctx.save_for_backward(maps, weight)
         ctx.stride = stride
         count, channels, height, width = maps.shape
@@ -31,19 +31,19 @@ class _Depthwise(torch.autograd.Function):
         out = torch.empty(shape, device=maps.device, dtype=maps.dtype, memory_format=torch.channels_last)
         if stride == 1 and weight.shape[-1] == 3:
             return _slide(maps, weight, out, flipped=False)
-        return _gather(_forward, maps, weight, out, maps.shape, out.shape, stride)
+        return _gather(maps, weight, out, stride, backward=False)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
         maps, weight = ctx.saved_tensors
         stride, kernel = ctx.stride, weight.shape[-1]
-        gradient = gradients[0].contiguous(memory_format=torch.channels_last)
+        gradient = in_rows(gradients[0])
         of_maps = torch.empty_like(maps)
         if stride == 1 and kernel == 3:
             _slide(gradient, weight, of_maps, flipped=True)
-            return of_maps, _slide_weight(gradient, maps, weight), None
-        _gather(_backward_maps, gradient, weight, of_maps, maps.shape, gradient.shape, stride)
-        return of_maps, _of_weight(gradient, maps, weight, stride), None
+            return of_maps, _slide_for_weight(gradient, maps, weight), None
+        _gather(gradient, weight, of_maps, stride, backward=True)
+        return of_maps, _gather_for_weight(gradient, maps, weight, stride), None
 
 
 # Numbers that a program holds at a time, the warps that share them, and about how many programs reduce; measured on an
@@ -78,7 +78,7 @@ def _slide(maps: Tensor, weight: Tensor, out: Tensor, flipped: bool) -> Tensor:
     return out
 
 
-def _slide_weight(gradient: Tensor, maps: Tensor, weight: Tensor) -> Tensor:
+def _slide_for_weight(gradient: Tensor, maps: Tensor, weight: Tensor) -> Tensor:
     count, channels, height, width = maps.shape
     block_c = width_of(channels)
     block_p = _SLIDING_FOR_WEIGHT["tile"] // block_c
@@ -87,7 +87,7 @@ def _slide_weight(gradient: Tensor, maps: Tensor, weight: Tensor) -> Tensor:
     turns = max(1, triton.cdiv(across * columns, _SLIDING_FOR_WEIGHT["programs"]))
     chunks = triton.cdiv(across, turns)
     partial = torch.empty(chunks, 9, channels, device=maps.device, dtype=torch.float32)
-    _slide_for_weight[(chunks * columns,)](
+    _slide_down_for_weight[(chunks * columns,)](
         gradient,
         maps,
         partial,
@@ -104,31 +104,31 @@ def _slide_weight(gradient: Tensor, maps: Tensor, weight: Tensor) -> Tensor:
     return partial.sum(0).t().reshape(weight.shape).to(weight.dtype)
 
 
-def _gather(
-    kernel: Any, source: Tensor, weight: Tensor, out: Tensor, large: torch.Size, small: torch.Size, stride: int
-) -> Tensor:
+def _gather(source: Tensor, weight: Tensor, out: Tensor, stride: int, backward: bool) -> Tensor:
     channels = source.shape[1]
     block_c = width_of(channels)
     block_p = _GATHERING["tile"] // block_c
     positions = out.shape[0] * out.shape[2] * out.shape[3]
-    kernel[(triton.cdiv(positions, block_p) * triton.cdiv(channels, block_c),)](
+    _gather_taps[(triton.cdiv(positions, block_p) * triton.cdiv(channels, block_c),)](
         source,
         weight,
         out,
         positions,
         channels,
-        *large[2:],
-        *small[2:],
+        *source.shape[2:],
+        *out.shape[2:],
+        BACKWARD=backward,
         STRIDE=stride,
         K=weight.shape[-1],
         BLOCK_P=block_p,
         BLOCK_C=block_c,
         ALIGNED=channels % 8 == 0,
+        num_warps=_GATHERING["warps"],
     )
     return out
 
 
-def _of_weight(gradient: Tensor, maps: Tensor, weight: Tensor, stride: int) -> Tensor:
+def _gather_for_weight(gradient: Tensor, maps: Tensor, weight: Tensor, stride: int) -> Tensor:
     count, channels, height, width = maps.shape
     down, across = gradient.shape[2:]
     kernel = weight.shape[-1]
@@ -140,7 +140,7 @@ def _of_weight(gradient: Tensor, maps: Tensor, weight: Tensor, stride: int) -> T
     )
     chunks = triton.cdiv(positions, chunk)
     partial = torch.empty(chunks, kernel, kernel, channels, device=maps.device, dtype=torch.float32)
-    _backward_weight[(chunks * kernel * columns,)](
+    _gather_taps_for_weight[(chunks * kernel * columns,)](
         gradient,
         maps,
         partial,
@@ -156,6 +156,7 @@ def _of_weight(gradient: Tensor, maps: Tensor, weight: Tensor, stride: int) -> T
         BLOCK_P=block_p,
         BLOCK_C=block_c,
         ALIGNED=channels % 8 == 0,
+        num_warps=_GATHERING_FOR_WEIGHT["warps"],
     )
     return partial.sum(0).permute(2, 0, 1).unsqueeze(1).to(weight.dtype)
 
@@ -223,7 +224,7 @@ def _slide_down(
 
 
 @triton.jit
-def _slide_for_weight(
+def _slide_down_for_weight(
     gradients,
     maps,
     partial,
@@ -285,8 +286,8 @@ def _slide_for_weight(
 
 
 @triton.jit
-def _forward(
-    maps,
+def _gather_taps(
+    source,
     weight,
     out,
     positions,
@@ -295,12 +296,17 @@ def _forward(
     width,
     down,
     across,
+    BACKWARD: tl.constexpr,
     STRIDE: tl.constexpr,
     K: tl.constexpr,
     BLOCK_P: tl.constexpr,
     BLOCK_C: tl.constexpr,
     ALIGNED: tl.constexpr,
 ):
+    """Any convolution: the result, down x across, by the places of the source, height x width, that are its neighbours.
+
+    BACKWARD: the source is the gradient of what came out, and the result that of the maps.
+    """
     if ALIGNED:
         channels = channels // 8 * 8  # so that the compiler knows
     number, column = own_part(channels, BLOCK_C)
@@ -312,11 +318,16 @@ def _forward(
     total = tl.zeros((BLOCK_P, BLOCK_C), tl.float32)
     for i in tl.static_range(K):
         for j in tl.static_range(K):
-            h = y * STRIDE + i - K // 2
-            w = x * STRIDE + j - K // 2
-            valid = there & (h >= 0) & (h < height) & (w >= 0) & (w < width)
+            if BACKWARD:
+                h, w = y + K // 2 - i, x + K // 2 - j
+                valid = there & (h >= 0) & (w >= 0) & (h % STRIDE == 0) & (w % STRIDE == 0)
+                h, w = h // STRIDE, w // STRIDE
+            else:
+                h, w = y * STRIDE + i - K // 2, x * STRIDE + j - K // 2
+                valid = there & (h >= 0) & (w >= 0)
+            valid = valid & (h < height) & (w < width)
             place = ((image * height + h) * width + w)[:, None] * channels + column[None, :]
-            value = tl.load(maps + place, mask=valid[:, None] & inside[None, :], other=0.0).to(tl.float32)
+            value = tl.load(source + place, mask=valid[:, None] & inside[None, :], other=0.0).to(tl.float32)
             factor = tl.load(weight + column * (K * K) + i * K + j, mask=inside, other=0.0).to(tl.float32)
             total += value * factor[None, :]
     target = position[:, None] * channels + column[None, :]
@@ -324,56 +335,7 @@ def _forward(
 
 
 @triton.jit
-def _backward_maps(
-    gradients,
-    weight,
-    out,
-    positions,
-    channels,
-    height,
-    width,
-    down,
-    across,
-    STRIDE: tl.constexpr,
-    K: tl.constexpr,
-    BLOCK_P: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-    ALIGNED: tl.constexpr,
-):
-    if ALIGNED:
-        channels = channels // 8 * 8  # so that the compiler knows
-    number, column = own_part(channels, BLOCK_C)
-    position = number * BLOCK_P + tl.arange(0, BLOCK_P)
-    inside = column < channels
-    there = position < positions
-    image, rest = position // (height * width), position % (height * width)
-    h, w = rest // width, rest % width
-    total = tl.zeros((BLOCK_P, BLOCK_C), tl.float32)
-    for i in tl.static_range(K):
-        for j in tl.static_range(K):
-            y, x = h + K // 2 - i, w + K // 2 - j
-            valid = there & (y >= 0) & (x >= 0)
-            if STRIDE > 1:
-                valid = valid & (y % STRIDE == 0) & (x % STRIDE == 0)
-                y, x = y // STRIDE, x // STRIDE
-            valid = valid & (y < down) & (x < across)
-            place = ((image * down + y) * across + x)[:, None] * channels + column[None, :]
-            value = tl.load(gradients + place, mask=valid[:, None] & inside[None, :], other=0.0).to(tl.float32)
-            factor = tl.load(weight + column * (K * K) + i * K + j, mask=inside, other=0.0).to(tl.float32)
-            total += value * factor[None, :]
-    target = position[:, None] * channels + column[None, :]
-    tl.store(out + target, total, mask=there[:, None] & inside[None, :])
-
-
-@triton.jit
-def _shifted(maps, image, h, w, height, width, there, channels, column, inside):
-    valid = there & (h >= 0) & (h < height) & (w >= 0) & (w < width)
-    place = ((image * height + h) * width + w)[:, None] * channels + column[None, :]
-    return tl.load(maps + place, mask=valid[:, None] & inside[None, :], other=0.0).to(tl.float32)
-
-
-@triton.jit
-def _backward_weight(
+def _gather_taps_for_weight(
     gradients,
     maps,
     partial,
@@ -411,12 +373,12 @@ def _backward_weight(
         w = (rest % across) * STRIDE - K // 2
         place = position[:, None] * channels + column[None, :]
         gradient = tl.load(gradients + place, mask=there[:, None] & inside[None, :], other=0.0).to(tl.float32)
-        a0 += gradient * _shifted(maps, image, h, w, height, width, there, channels, column, inside)
-        a1 += gradient * _shifted(maps, image, h, w + 1, height, width, there, channels, column, inside)
-        a2 += gradient * _shifted(maps, image, h, w + 2, height, width, there, channels, column, inside)
+        a0 += gradient * _row_of(maps, image, h, w, height, width, there, channels, column, inside)
+        a1 += gradient * _row_of(maps, image, h, w + 1, height, width, there, channels, column, inside)
+        a2 += gradient * _row_of(maps, image, h, w + 2, height, width, there, channels, column, inside)
         if K == 5:
-            a3 += gradient * _shifted(maps, image, h, w + 3, height, width, there, channels, column, inside)
-            a4 += gradient * _shifted(maps, image, h, w + 4, height, width, there, channels, column, inside)
+            a3 += gradient * _row_of(maps, image, h, w + 3, height, width, there, channels, column, inside)
+            a4 += gradient * _row_of(maps, image, h, w + 4, height, width, there, channels, column, inside)
     target = partial + ((number * K + i) * K) * channels + column
     tl.store(target, tl.sum(a0, axis=0), mask=inside)
     tl.store(target + channels, tl.sum(a1, axis=0), mask=inside)

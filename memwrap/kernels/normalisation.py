@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from memwrap.kernels.blocks import own_part, width_of
+from memwrap.kernels.blocks import in_rows, own_part, width_of
 
 ACTIVATIONS = {"none": 0, "relu": 1, "silu": 2}
 
@@ -22,7 +22,7 @@ _SIZES = ["rows", "first_rows", "first_tiles", "chunk", "first_chunks", "chunks"
 _TILE = 4096  # numbers that a program holds at a time
 _PROGRAMS = 1024  # that reduce, about: enough for every multiprocessor of a large GPU
 _WARPS = 4
-_UNROLL = 4
+_UNROLL = 4  # tiles of a chunk whose loads may be under way at the same time
 _PARTIALS = 256  # results of chunks that are merged at a time
 _MERGED_C = 4  # channels of which one program merges them
 
@@ -63,7 +63,7 @@ class _BatchNorm(torch.autograd.Function):
         activation: int,
         first: int,
     ) -> Tensor:
-        maps = maps.contiguous(memory_format=torch.channels_last)
+        maps = in_rows(maps)
         split = _Split.of(maps, first)
         # Of each part: mean, one over the deviation, and the factor and summand that they make of a number.
         statistics = torch.empty(2, 4, split.channels, device=maps.device, dtype=torch.float32)
@@ -102,7 +102,7 @@ class _BatchNorm(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         maps, weight, statistics = ctx.saved_tensors
         split: _Split = ctx.split
-        gradient = gradients[0].contiguous(memory_format=torch.channels_last)
+        gradient = in_rows(gradients[0])
         partial = torch.empty(split.chunks, 2, split.channels, device=maps.device, dtype=torch.float32)
         _backward_sums[split.grid](
             gradient,

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.testing import assert_close
 
-from memwrap import encoders
+from memwrap import InputError, encoders
 from memwrap.encoders.efficientnet import MobileBlock
 from memwrap.encoders.mobilenet import InvertedResidual
 
@@ -123,6 +123,15 @@ def check_depthwise(channels: int, height: int, width: int, kernel: int, stride:
         with_gradients(out, maps, weight), with_gradients(expected, slow_maps, slow_weight), strict=True
     ):
         assert_close(one.double(), other, atol=1e-4, rtol=1e-4)
+
+
+@runs_kernels
+def test_maps_that_the_kernels_cannot_count_are_refused() -> None:
+    from memwrap.kernels.depthwise import depthwise
+
+    maps = torch.zeros(1, 1, 1, 1).expand(2**16, 2**15, 1, 1)
+    with pytest.raises(InputError, match="hold 2147483648 numbers; the kernels take fewer than 2147483648: give"):
+        depthwise(maps, torch.zeros(2**15, 1, 3, 3))
 
 
 @runs_kernels
