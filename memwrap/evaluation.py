@@ -72,8 +72,8 @@ def _part(reading: Reading, memory_predictions: Tensor | None) -> dict[str, Tens
     predictions, weights = metrics.predicted(reading.logits), reading.weights
     return {
         "logits": reading.logits,
-        "doubtful": _doubtful(reading, memory_predictions),
-        "votes": _votes(reading, memory_predictions),
+        "doubtful": metrics.tops_are_counterfactuals(weights, predictions, memory_predictions),
+        "votes": metrics.majority_vote(weights, memory_predictions, reading.logits.shape[1]),
         "counterfactual_weight": metrics.counterfactual_weight(weights, predictions, memory_predictions),
         "used_samples": (weights > 0).sum(1),
         "total_weights": weights.double().sum(0, keepdim=True),
@@ -113,23 +113,16 @@ def _drawn_once(layer: MemoryWrap, test: Encoded, source: Encoded, draws: Iterat
             reading = layer.read(batch, memory)
             logits.append(reading.logits)
             weights.append(reading.weights)
-    joined = Reading(torch.cat(logits), torch.cat(weights), test.encodings)
-    check_logits(joined.logits)
-    memory_predictions, judged = torch.cat(opinions), metrics.predicted(joined.logits)
+    all_logits, all_weights, memory_predictions = torch.cat(logits), torch.cat(weights), torch.cat(opinions)
+    check_logits(all_logits)
+    judged = metrics.predicted(all_logits)
+    doubtful = metrics.tops_are_counterfactuals(all_weights, judged, memory_predictions)
+    votes = metrics.majority_vote(all_weights, memory_predictions, all_logits.shape[1])
     return {
         "accuracy": metrics.accuracy(judged, test.labels),
-        **asdict(metrics.explanation_scores(_doubtful(joined, memory_predictions), judged, test.labels)),
-        "majority_vote_accuracy": metrics.accuracy(_votes(joined, memory_predictions), test.labels),
+        **asdict(metrics.explanation_scores(doubtful, judged, test.labels)),
+        "majority_vote_accuracy": metrics.accuracy(votes, test.labels),
     }
-
-
-def _doubtful(reading: Reading, memory_predictions: Tensor) -> Tensor:
-    """(B,): whether the strongest memory sample is a counterfactual"""
-    return metrics.tops_are_counterfactuals(reading.weights, metrics.predicted(reading.logits), memory_predictions)
-
-
-def _votes(reading: Reading, memory_predictions: Tensor) -> Tensor:
-    return metrics.majority_vote(reading.weights, memory_predictions, reading.logits.shape[1])
 
 
 def _judgement(logits: Tensor, labels: Tensor) -> dict[str, Any]:

@@ -68,6 +68,9 @@ MANNER = (
     "checkpoint_seconds",
 )
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder that train made.", show_default=False)]
+RunData = Annotated[
+    str | None, typer.Option(help="Where the run's own data lies now, if it has moved.", show_default=False)
+]
 ModelFolder = Annotated[
     Path, typer.Argument(metavar="RUN", help="The folder that train made, or model.save.", show_default=False)
 ]
@@ -156,9 +159,7 @@ def evaluate(
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="Leave files of --data out that cannot be read as images.")
     ] = False,
-    run_data: Annotated[
-        str | None, typer.Option(help="Where the run's own data lies now, if it has moved.", show_default=False)
-    ] = None,
+    run_data: RunData = None,
     split: Annotated[str, typer.Option(help="Which of the run's own images: test or validation.")] = "test",
     data_root: Root = None,
     hold_mb: HoldMegabytes = 1024,
@@ -224,9 +225,7 @@ def explain(
     data: Annotated[
         str | None, typer.Option(help="Labelled images of this folder or zip instead.", show_default=False)
     ] = None,
-    run_data: Annotated[
-        str | None, typer.Option(help="Where the run's own data lies now, if it has moved.", show_default=False)
-    ] = None,
+    run_data: RunData = None,
     split: Annotated[
         str | None, typer.Option(help="Which of the run's own images: test or validation.", show_default="test")
     ] = None,

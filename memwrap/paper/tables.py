@@ -16,7 +16,6 @@ from memwrap.runs import evaluation
 from memwrap.wrapping import wrap
 
 CLASSES = 10  # in each data set of the paper
-FILES = ("table.md", "table.csv", "table.html", "table.png")
 
 # What rows and metrics call the places that memories are drawn from; the paper's first.
 _SOURCES = {WHOLE_SET: evaluation.WHOLE, SUBSET: evaluation.SUBSET}
