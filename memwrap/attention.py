@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._functorch import is_batchedtensor  # within vmap, a tensor does not tell whether it requires gradients
 
 from memwrap.precision import exact_matmul, in_full_precision, without_autocast
 from memwrap.tracing import eager
@@ -32,7 +33,7 @@ def sparsemax(scores: Tensor, dim: int = -1) -> Tensor:
     A score of -inf gets weight zero, as long as another score of its row is finite. Same shape, float32 at least.
     """
     scores = in_full_precision(scores)
-    if not (torch.is_grad_enabled() and scores.requires_grad):
+    if not (torch.is_grad_enabled() and (scores.requires_grad or is_batchedtensor(scores))):
         return _Sparsemax.forward(scores, dim)  # the same, less what autograd would keep
     weights: Tensor = _Sparsemax.apply(scores, dim)
     return weights
@@ -133,6 +134,8 @@ def inverse_norms(vectors: Tensor) -> Tensor:
 
 class _Sparsemax(torch.autograd.Function):
     """Sparsemax by sorting; its gradient needs the support alone, so neither sort nor sums are differentiated."""
+
+    generate_vmap_rule = True
 
     @staticmethod
     def forward(scores: Tensor, dim: int) -> Tensor:

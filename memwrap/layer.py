@@ -6,10 +6,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from memwrap.attention import content_weights, inverse_norms, large_memory_vector, memory_vector
+from memwrap.attention import (
+    content_weights,
+    inverse_norms,
+    large_memory_vector,
+    memory_vector,
+    similarities,
+    sparsemax,
+)
 from memwrap.checks import check_encodings, check_keep, check_logits, check_memory, check_scales, check_sizes
 from memwrap.errors import InputError
-from memwrap.precision import exact_products, without_autocast
+from memwrap.precision import exact_products, in_full_precision, without_autocast
 from memwrap.tracing import eager
 
 VARIANTS = ("memory_wrap", "only_memory")
@@ -98,14 +105,31 @@ class MemoryWrap(nn.Module):
             check_encodings(encodings, self.in_features)
             check_memory(memory, self.in_features, encodings)
             check_keep(keep, len(encodings), memory.shape[-2])
-        queries, query_scales = self.projected(encodings, "encodings", checked)
-        keys, key_scales = self.projected(memory, "memory", checked)
+        # Rounded or not, here once: attention needs them in full in several places.
+        queries, query_scales = self.projected(in_full_precision(encodings), "encodings", checked)
+        keys, key_scales = self.projected(in_full_precision(memory), "memory", checked)
         weights = content_weights(queries, query_scales, keys, key_scales, keep)
         vector = memory_vector(weights, keys)
         logits: Tensor = self.head(self._features(queries, vector))
         if checked:
             check_logits(logits)
         return Reading(logits, weights, vector)
+
+    def forward_by_halves(self, encodings: Tensor) -> Tensor:
+        """encodings (B, D) -> logits (B, C); the memory of each half of the batch is the other half
+
+        The same as two calls of `forward`, but both halves share their similarities and go through the head together.
+        """
+        if checked := eager(encodings):
+            check_encodings(encodings, self.in_features)
+        queries, scales = self.projected(in_full_precision(encodings), "encodings", checked)
+        (first, second), (first_scales, second_scales) = queries.tensor_split(2), scales.tensor_split(2)
+        scores = similarities(first, first_scales, second, second_scales)
+        vectors = [memory_vector(sparsemax(scores), second), memory_vector(sparsemax(scores.mT), first)]
+        logits: Tensor = self.head(self._features(queries, torch.cat(vectors)))
+        if checked:
+            check_logits(logits)
+        return logits
 
     def prepare(self, memory: Tensor) -> PreparedMemory:
         """Do the part of the arithmetic that a memory (M, D) needs, once for as long as it and the weights stay."""

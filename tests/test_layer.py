@@ -64,6 +64,28 @@ def test_forward_gives_the_logits_of_read() -> None:
     assert_close(layer(encodings, memory), layer.read(encodings, memory).logits, atol=0, rtol=0)
 
 
+@pytest.mark.parametrize("project", [None, 4])
+@pytest.mark.parametrize("variant", ["memory_wrap", "only_memory"])
+@pytest.mark.parametrize("size", [2, 5, 8])
+def test_each_half_of_a_batch_is_judged_with_the_other_as_its_memory(
+    size: int, variant: str, project: int | None
+) -> None:
+    torch.manual_seed(size)
+    layer = MemoryWrap(6, 3, variant, project=project).double()
+    encodings = torch.randn(size, 6, dtype=torch.float64, requires_grad=True)
+    first, second = encodings.tensor_split(2)
+    expected = torch.cat([layer(first, second), layer(second, first)])
+    found = layer.forward_by_halves(encodings)
+    weighing = torch.randn_like(expected)
+    sources = [encodings, *layer.parameters()]
+    for one, other in zip(
+        (found, *torch.autograd.grad((found * weighing).sum(), sources)),
+        (expected, *torch.autograd.grad((expected * weighing).sum(), sources)),
+        strict=True,
+    ):
+        assert_close(one, other, atol=1e-12, rtol=1e-10)
+
+
 def test_a_linear_head_worked_out_by_hand() -> None:
     layer = MemoryWrap(2, 2, head="linear")
     with torch.no_grad():
