@@ -22,6 +22,7 @@ STEP, WHOLE = "step", "training"
 PUBLISHED = "published loop"
 LOOP = "our loop"
 ENDLESS = 1_000_000  # epochs, of which a few steps are taken
+CAPTURED = Cudnn(benchmark=True)  # as SideBySide itself has it while it captures its step
 
 # Memory Wrap with the paper's two passes, with the batch as its own memory, and no memory.
 TWO_PASSES: Mapping[str, Any] = {"variant": "memory_wrap", "memory": "random"}
@@ -91,7 +92,7 @@ def trainings_beside_published(stand: Stand, encoder: str) -> Iterator[Finding]:
     if stand.on_gpu:
         count = stand.side_by_side
         facts = {**facts, "side_by_side": count}
-        others.append(Contestant(_side_by_side(stand), side_by_side, units=count, facts=facts))
+        others.append(Contestant(_side_by_side(stand), side_by_side, units=count, cudnn=CAPTURED, facts=facts))
     subject = f"whole training, {settings.epochs * (len(data) // settings.batch_size)} steps"
     rounds = min(stand.amounts.rounds, stand.amounts.training_rounds)
     # The steps that were timed before have warmed up what there is to warm up.
@@ -142,7 +143,8 @@ def _captured_steps(stand: Stand, name: str, encoder: str, changes: Mapping[str,
 
     count = stand.side_by_side
     facts = {**_facts(trainers[0].settings, stand), "side_by_side": count}
-    return Contestant(name, lambda: _train_all(engine, trainers), count * trainers[0].steps, ready, facts=facts)
+    units = count * trainers[0].steps
+    return Contestant(name, lambda: _train_all(engine, trainers), units, ready, cudnn=CAPTURED, facts=facts)
 
 
 def _trainers(stand: Stand, encoder: str, changes: Mapping[str, Any]) -> list[Trainer]:

@@ -1,4 +1,8 @@
-"""How kernels share maps in channels_last among their programs: each takes some rows of a block of channels."""
+"""How kernels share maps in channels_last among their programs: each takes some rows of a block of channels.
+
+A batch may hold several runs of the same network, one after the other, each with images and weights of its own: one
+kernel does the work of all. No program has rows of more than one run.
+"""
 
 import torch
 import triton
@@ -9,7 +13,6 @@ from memwrap.errors import InputError
 
 _WIDTHS = (64, 32, 16)  # channels
 _MOST_IDLE = 0.15  # of a block's lanes, if a narrower block can do better
-
 
 _MOST_NUMBERS = 2**31  # of maps: kernels count in 32 bits, which is faster
 
@@ -22,6 +25,16 @@ def in_rows(maps: Tensor) -> Tensor:
             f"{_MOST_NUMBERS}: give smaller batches or images"
         )
     return maps.contiguous(memory_format=torch.channels_last)
+
+
+def images_of_each(batch: Tensor, runs: int) -> int:
+    """How many images each run has in a batch (S * N, ...) of S runs: N"""
+    if len(batch) % runs:
+        raise InputError(
+            f"a batch of {len(batch)} images for {runs} runs; expected the same number for each run, "
+            f"so a multiple of {runs}"
+        )
+    return len(batch) // runs
 
 
 def width_of(channels: int) -> int:

@@ -1,9 +1,14 @@
 """Depthwise convolutions in training, for maps in torch's channels_last layout.
 
 Each number of the maps is multiplied a handful of times, so time goes where bytes go; torch's kernels for them reach a
-small part of what the memory can give.
+small part of what the memory can give. The batch may consist of several runs, each with weights of its own.
+
+A program asks for all that it reads before it writes anything: a load after a store would wait for it, as both might
+mean the same place. It makes strips of the result, several rows high and two columns wide: a number that it has read
+and converted serves most of the places in a strip.
 """
 
+import math
 from typing import Any
 
 import torch
@@ -11,11 +16,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from memwrap.kernels.blocks import in_rows, own_part, width_of
+from memwrap.kernels.blocks import images_of_each, in_rows, own_part, width_of
 
 
 def depthwise(maps: Tensor, weight: Tensor, stride: int = 1) -> Tensor:
-    """maps (N, C, H, W) in channels_last, weight (C, 1, K, K), K odd, padded by K // 2 -> (N, C, H / stride, ...)"""
+    """maps (S * N, C, H, W) in channels_last: S runs of N images each; weight (S, C, 1, K, K), K 3 or 5, padded by
+    K // 2; stride 1 or 2 -> (S * N, C, H / stride, ...)"""
     out: Tensor = _Depthwise.apply(maps, weight, stride)
     return out
 
@@ -23,366 +29,490 @@ def depthwise(maps: Tensor, weight: Tensor, stride: int = 1) -> Tensor:
 class _Depthwise(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, maps: Tensor, weight: Tensor, stride: int) -> Tensor:
-        maps = in_rows(maps)
-        ctx.save_for_backward(maps, weight)
+        maps, taps = in_rows(maps), _taps_first(weight)
+        ctx.save_for_backward(maps, weight, taps)
         ctx.stride = stride
         count, channels, height, width = maps.shape
         shape = (count, channels, triton.cdiv(height, stride), triton.cdiv(width, stride))
         out = torch.empty(shape, device=maps.device, dtype=maps.dtype, memory_format=torch.channels_last)
-        if stride == 1 and weight.shape[-1] == 3:
-            return _slide(maps, weight, out, flipped=False)
-        return _gather(maps, weight, out, stride, backward=False)
+        return _convolve(maps, taps, out, stride)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
-        maps, weight = ctx.saved_tensors
-        stride, kernel = ctx.stride, weight.shape[-1]
+        maps, weight, taps = ctx.saved_tensors
         gradient = in_rows(gradients[0])
         of_maps = torch.empty_like(maps)
-        if stride == 1 and kernel == 3:
-            _slide(gradient, weight, of_maps, flipped=True)
-            return of_maps, _slide_for_weight(gradient, maps, weight), None
-        _gather(gradient, weight, of_maps, stride, backward=True)
-        return of_maps, _gather_for_weight(gradient, maps, weight, stride), None
+        if ctx.stride == 1:
+            _convolve(gradient, taps, of_maps, stride=1, flipped=True)
+        else:
+            _spread(gradient, taps, of_maps)
+        return of_maps, _for_weight(gradient, maps, weight, ctx.stride), None
 
 
-# Numbers that a program holds at a time, the warps that share them, and about how many programs reduce; measured on an
-# H200.
-_SLIDING = {"tile": 1024, "warps": 2}
-_SLIDING_FOR_WEIGHT = {"tile": 512, "warps": 2, "programs": 4096}
-_GATHERING = {"tile": 2048, "warps": 4}
-_GATHERING_FOR_WEIGHT = {"tile": 1024, "warps": 4, "programs": 1024}
-_STRIP = 8  # rows of a map that a program goes down
+# The numbers that a program holds of one place of its strip, the warps that share them, the rows of a strip (at most, a
+# power of two; of stride 2 half as many), and about how many programs reduce, for all runs together. A thread has 8 of
+# the numbers, which one load of 16 bytes brings, or 4 where it keeps 25 sums of each: its registers hold no more.
+_STRIPS = {"tile": 512, "warps": 2, "rows": 4}
+_SPREADING = {"tile": 1024, "warps": 4}
+_STRIPS_FOR_WEIGHT = {  # by the kernel's side
+    3: {"tile": 1024, "warps": 4, "rows": 4, "programs": 1024},
+    5: {"tile": 512, "warps": 4, "rows": 2, "programs": 1024},
+}
+_PARTIALS = 256  # results of programs that are added up at a time
+_MERGED = 16  # taps of channels of which one program adds them up
+_UNROLL = 4  # such turns whose loads may be under way at the same time
+
+# Kernels are compiled once for all numbers and sizes of images, and for all ways to share them among programs.
+_COUNTS = ["images", "height", "width", "down", "across", "chunks", "turns"]
 
 
-def _slide(maps: Tensor, weight: Tensor, out: Tensor, flipped: bool) -> Tensor:
-    count, channels, height, width = maps.shape
+def _taps_first(weight: Tensor) -> Tensor:
+    """weight (S, C, 1, K, K) -> (S, K * K, C) in float32: one load brings a tap of neighbouring channels, as it does
+    numbers of the maps, and none has to be converted."""
+    taps = weight.flatten(2).mT
+    return taps.to(torch.float32, memory_format=torch.contiguous_format).contiguous()
+
+
+def _side_of(taps: Tensor) -> int:
+    """taps (S, K * K, C) -> K"""
+    return math.isqrt(taps.shape[1])
+
+
+def _convolve(source: Tensor, taps: Tensor, out: Tensor, stride: int, flipped: bool = False) -> Tensor:
+    runs, images = len(taps), images_of_each(source, len(taps))
+    channels, down, across = out.shape[1:]
     block_c = width_of(channels)
-    block_p = _SLIDING["tile"] // block_c
-    strips = triton.cdiv(height, _STRIP)
-    _slide_down[(triton.cdiv(count * width, block_p) * triton.cdiv(channels, block_c), strips)](
-        maps,
-        weight,
-        out,
-        count * width,
-        channels,
-        height,
-        width,
-        FLIPPED=flipped,
-        STRIP=_STRIP,
-        BLOCK_P=block_p,
-        BLOCK_C=block_c,
-        ALIGNED=channels % 8 == 0,
-        num_warps=_SLIDING["warps"],
-    )
-    return out
-
-
-def _slide_for_weight(gradient: Tensor, maps: Tensor, weight: Tensor) -> Tensor:
-    count, channels, height, width = maps.shape
-    block_c = width_of(channels)
-    block_p = _SLIDING_FOR_WEIGHT["tile"] // block_c
-    across, columns = triton.cdiv(count * width, block_p), triton.cdiv(channels, block_c)
-    # Each program goes down `turns` tiles, one after the other.
-    turns = max(1, triton.cdiv(across * columns, _SLIDING_FOR_WEIGHT["programs"]))
-    chunks = triton.cdiv(across, turns)
-    partial = torch.empty(chunks, 9, channels, device=maps.device, dtype=torch.float32)
-    _slide_down_for_weight[(chunks * columns,)](
-        gradient,
-        maps,
-        partial,
-        count * width,
-        channels,
-        height,
-        width,
-        turns,
-        BLOCK_P=block_p,
-        BLOCK_C=block_c,
-        ALIGNED=channels % 8 == 0,
-        num_warps=_SLIDING_FOR_WEIGHT["warps"],
-    )
-    return partial.sum(0).t().reshape(weight.shape).to(weight.dtype)
-
-
-def _gather(source: Tensor, weight: Tensor, out: Tensor, stride: int, backward: bool) -> Tensor:
-    channels = source.shape[1]
-    block_c = width_of(channels)
-    block_p = _GATHERING["tile"] // block_c
-    positions = out.shape[0] * out.shape[2] * out.shape[3]
-    _gather_taps[(triton.cdiv(positions, block_p) * triton.cdiv(channels, block_c),)](
+    block_p, rows = _STRIPS["tile"] // block_c, _rows_of_strips(_STRIPS, down, stride)
+    strips, columns = _strips_of(images, down, across, rows, block_p), triton.cdiv(channels, block_c)
+    _strip[(strips * columns, runs)](
         source,
-        weight,
+        taps,
         out,
-        positions,
+        images,
         channels,
         *source.shape[2:],
-        *out.shape[2:],
-        BACKWARD=backward,
+        down,
+        across,
+        FLIPPED=flipped,
         STRIDE=stride,
-        K=weight.shape[-1],
+        K=_side_of(taps),
+        ROWS=rows,
         BLOCK_P=block_p,
         BLOCK_C=block_c,
         ALIGNED=channels % 8 == 0,
-        num_warps=_GATHERING["warps"],
+        num_warps=_STRIPS["warps"],
     )
     return out
 
 
-def _gather_for_weight(gradient: Tensor, maps: Tensor, weight: Tensor, stride: int) -> Tensor:
-    count, channels, height, width = maps.shape
-    down, across = gradient.shape[2:]
-    kernel = weight.shape[-1]
+def _spread(gradient: Tensor, taps: Tensor, out: Tensor) -> Tensor:
+    runs, images = len(taps), images_of_each(gradient, len(taps))
+    channels, down, across = gradient.shape[1:]
     block_c = width_of(channels)
-    block_p = _GATHERING_FOR_WEIGHT["tile"] // block_c
-    positions, columns = count * down * across, triton.cdiv(channels, block_c)
-    chunk = block_p * max(
-        1, triton.cdiv(triton.cdiv(positions, block_p) * columns * kernel, _GATHERING_FOR_WEIGHT["programs"])
-    )
-    chunks = triton.cdiv(positions, chunk)
-    partial = torch.empty(chunks, kernel, kernel, channels, device=maps.device, dtype=torch.float32)
-    _gather_taps_for_weight[(chunks * kernel * columns,)](
+    block_p = _SPREADING["tile"] // block_c
+    tiles, columns = triton.cdiv(images * down * across, block_p), triton.cdiv(channels, block_c)
+    _spread_in_squares[(tiles * columns, runs)](
         gradient,
-        maps,
-        partial,
-        positions,
+        taps,
+        out,
+        images,
         channels,
-        height,
-        width,
+        *out.shape[2:],
         down,
         across,
-        chunk,
-        STRIDE=stride,
-        K=kernel,
+        K=_side_of(taps),
         BLOCK_P=block_p,
         BLOCK_C=block_c,
         ALIGNED=channels % 8 == 0,
-        num_warps=_GATHERING_FOR_WEIGHT["warps"],
+        num_warps=_SPREADING["warps"],
     )
-    return partial.sum(0).permute(2, 0, 1).unsqueeze(1).to(weight.dtype)
+    return out
+
+
+def _for_weight(gradient: Tensor, maps: Tensor, weight: Tensor, stride: int) -> Tensor:
+    runs, images = len(weight), images_of_each(maps, len(weight))
+    channels, down, across = gradient.shape[1:]
+    side = weight.shape[-1]
+    config = _STRIPS_FOR_WEIGHT[side]
+    block_c = width_of(channels)
+    block_p, rows = config["tile"] // block_c, _rows_of_strips(config, down, stride)
+    strips, columns = _strips_of(images, down, across, rows, block_p), triton.cdiv(channels, block_c)
+    # Each program takes `turns` strips of a run, one after the other.
+    turns = triton.cdiv(runs * strips * columns, config["programs"])
+    chunks = triton.cdiv(strips, turns)
+    partial = torch.empty(runs, chunks, side * side, channels, device=maps.device, dtype=torch.float32)
+    _strips_for_weight[(chunks * columns, runs)](
+        gradient,
+        maps,
+        partial,
+        images,
+        channels,
+        *maps.shape[2:],
+        down,
+        across,
+        chunks,
+        turns,
+        STRIDE=stride,
+        K=side,
+        ROWS=rows,
+        BLOCK_P=block_p,
+        BLOCK_C=block_c,
+        ALIGNED=channels % 8 == 0,
+        num_warps=config["warps"],
+    )
+    return _merged(partial, weight)
+
+
+def _rows_of_strips(config: dict[str, int], down: int, stride: int) -> int:
+    """How many rows strips have in a result of `down` rows: no more than there are."""
+    return min(config["rows"] // stride, int(triton.next_power_of_2(down)))
+
+
+def _strips_of(images: int, down: int, across: int, rows: int, block_p: int) -> int:
+    """How many strips it takes, each of block_p pairs of columns, for images of down x across"""
+    return int(triton.cdiv(images * triton.cdiv(across, 2), block_p) * triton.cdiv(down, rows))
+
+
+def _merged(partial: Tensor, weight: Tensor) -> Tensor:
+    """The weight's gradient, (S, C, 1, K, K), from those of chunks, (S, chunks, K * K, C)."""
+    runs, chunks, taps, channels = partial.shape
+    out = torch.empty(weight.shape, device=weight.device, dtype=weight.dtype)
+    _merge_taps[(triton.cdiv(taps * channels, _MERGED), runs)](
+        partial, out, channels, chunks, TAPS=taps, BLOCK_P=_PARTIALS, BLOCK_L=_MERGED, UNROLL=_UNROLL
+    )
+    return out
 
 
 @triton.jit
-def _row_of(maps, image, row, w, height, width, there, channels, column, inside):
-    """Row `row` of the maps at the places w, zero outside: (P, C)"""
-    h = row + tl.zeros_like(w)
-    valid = there & (h >= 0) & (h < height) & (w >= 0) & (w < width)
-    place = ((image * height + h) * width + w)[:, None] * channels + column[None, :]
-    return tl.load(maps + place, mask=valid[:, None] & inside[None, :], other=0.0).to(tl.float32)
-
-
-@triton.jit
-def _slide_down(
-    maps,
-    weight,
-    out,
-    places,
-    channels,
-    height,
-    width,
-    FLIPPED: tl.constexpr,
-    STRIP: tl.constexpr,
-    BLOCK_P: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-    ALIGNED: tl.constexpr,
-):
-    """A 3x3 convolution of stride 1. A program goes down a strip of rows; each row is read once for the three rows of
-    the result that it is part of. FLIPPED: with the kernel turned around, as gradients go back."""
-    if ALIGNED:
-        channels = channels // 8 * 8  # so that the compiler knows
-    number, column = own_part(channels, BLOCK_C)
-    place = number * BLOCK_P + tl.arange(0, BLOCK_P)
-    inside = column < channels
-    there = place < places
-    image, w = place // width, place % width
-    k = weight + column * 9
-    last: tl.constexpr = 8
-    k00 = tl.load(k + (last if FLIPPED else 0), mask=inside, other=0.0).to(tl.float32)[None, :]
-    k01 = tl.load(k + (last - 1 if FLIPPED else 1), mask=inside, other=0.0).to(tl.float32)[None, :]
-    k02 = tl.load(k + (last - 2 if FLIPPED else 2), mask=inside, other=0.0).to(tl.float32)[None, :]
-    k10 = tl.load(k + (last - 3 if FLIPPED else 3), mask=inside, other=0.0).to(tl.float32)[None, :]
-    k11 = tl.load(k + 4, mask=inside, other=0.0).to(tl.float32)[None, :]
-    k12 = tl.load(k + (last - 5 if FLIPPED else 5), mask=inside, other=0.0).to(tl.float32)[None, :]
-    k20 = tl.load(k + (last - 6 if FLIPPED else 6), mask=inside, other=0.0).to(tl.float32)[None, :]
-    k21 = tl.load(k + (last - 7 if FLIPPED else 7), mask=inside, other=0.0).to(tl.float32)[None, :]
-    k22 = tl.load(k + (last - 8 if FLIPPED else 8), mask=inside, other=0.0).to(tl.float32)[None, :]
-    top = tl.program_id(1) * STRIP
-    above = tl.zeros((BLOCK_P, BLOCK_C), tl.float32)  # the result's row before the one that is read
-    here = tl.zeros((BLOCK_P, BLOCK_C), tl.float32)
-    for step in range(STRIP + 2):
-        row = top + step - 1
-        left = _row_of(maps, image, row, w - 1, height, width, there, channels, column, inside)
-        middle = _row_of(maps, image, row, w, height, width, there, channels, column, inside)
-        right = _row_of(maps, image, row, w + 1, height, width, there, channels, column, inside)
-        above += left * k20 + middle * k21 + right * k22
-        here += left * k10 + middle * k11 + right * k12
-        done_row = row - 1 + tl.zeros_like(w)
-        target = ((image * height + done_row) * width + w)[:, None] * channels + column[None, :]
-        done = there & (done_row >= top) & (done_row < height)
-        tl.store(out + target, above, mask=done[:, None] & inside[None, :])
-        above = here
-        here = left * k00 + middle * k01 + right * k02
-
-
-@triton.jit
-def _slide_down_for_weight(
-    gradients,
-    maps,
-    partial,
-    places,
-    channels,
-    height,
-    width,
-    turns,
-    BLOCK_P: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-    ALIGNED: tl.constexpr,
-):
-    """The gradient of a 3x3 kernel, of some columns of the maps: partial (chunks, 9, C)."""
-    if ALIGNED:
-        channels = channels // 8 * 8  # so that the compiler knows
-    number, column = own_part(channels, BLOCK_C)
-    inside = column < channels
-    a00 = tl.zeros((BLOCK_P, BLOCK_C), tl.float32)
-    a01 = tl.zeros((BLOCK_P, BLOCK_C), tl.float32)
-    a02 = tl.zeros((BLOCK_P, BLOCK_C), tl.float32)
-    a10 = tl.zeros((BLOCK_P, BLOCK_C), tl.float32)
-    a11 = tl.zeros((BLOCK_P, BLOCK_C), tl.float32)
-    a12 = tl.zeros((BLOCK_P, BLOCK_C), tl.float32)
-    a20 = tl.zeros((BLOCK_P, BLOCK_C), tl.float32)
-    a21 = tl.zeros((BLOCK_P, BLOCK_C), tl.float32)
-    a22 = tl.zeros((BLOCK_P, BLOCK_C), tl.float32)
-    for turn in range(turns):
-        place = (number * turns + turn) * BLOCK_P + tl.arange(0, BLOCK_P)
-        there = place < places
-        image, w = place // width, place % width
-        before = tl.zeros((BLOCK_P, BLOCK_C), tl.float32)
-        now = _row_of(gradients, image, 0, w, height, width, there, channels, column, inside)
-        for row in range(height):
-            after = _row_of(gradients, image, row + 1, w, height, width, there, channels, column, inside)
-            left = _row_of(maps, image, row, w - 1, height, width, there, channels, column, inside)
-            a00 += left * after
-            a10 += left * now
-            a20 += left * before
-            middle = _row_of(maps, image, row, w, height, width, there, channels, column, inside)
-            a01 += middle * after
-            a11 += middle * now
-            a21 += middle * before
-            right = _row_of(maps, image, row, w + 1, height, width, there, channels, column, inside)
-            a02 += right * after
-            a12 += right * now
-            a22 += right * before
-            before = now
-            now = after
-    target = partial + number * 9 * channels + column
-    tl.store(target, tl.sum(a00, axis=0), mask=inside)
-    tl.store(target + channels, tl.sum(a01, axis=0), mask=inside)
-    tl.store(target + 2 * channels, tl.sum(a02, axis=0), mask=inside)
-    tl.store(target + 3 * channels, tl.sum(a10, axis=0), mask=inside)
-    tl.store(target + 4 * channels, tl.sum(a11, axis=0), mask=inside)
-    tl.store(target + 5 * channels, tl.sum(a12, axis=0), mask=inside)
-    tl.store(target + 6 * channels, tl.sum(a20, axis=0), mask=inside)
-    tl.store(target + 7 * channels, tl.sum(a21, axis=0), mask=inside)
-    tl.store(target + 8 * channels, tl.sum(a22, axis=0), mask=inside)
-
-
-@triton.jit
-def _gather_taps(
-    source,
-    weight,
-    out,
-    positions,
-    channels,
-    height,
-    width,
-    down,
-    across,
-    BACKWARD: tl.constexpr,
-    STRIDE: tl.constexpr,
-    K: tl.constexpr,
-    BLOCK_P: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-    ALIGNED: tl.constexpr,
-):
-    """Any convolution: the result, down x across, by the places of the source, height x width, that are its neighbours.
-
-    BACKWARD: the source is the gradient of what came out, and the result that of the maps.
+def _numbers_at(corner, top, left, i, j, height, width, channels, inside):
+    """What maps, height x width, have i rows below and j places right of (top, left), where `corner` points to; zero
+    outside: (P, C). The kernels ask for the same numbers many times: as they store last, the compiler loads them once.
     """
-    if ALIGNED:
-        channels = channels // 8 * 8  # so that the compiler knows
-    number, column = own_part(channels, BLOCK_C)
-    position = number * BLOCK_P + tl.arange(0, BLOCK_P)
-    inside = column < channels
-    there = position < positions
-    image, rest = position // (down * across), position % (down * across)
-    y, x = rest // across, rest % across
-    total = tl.zeros((BLOCK_P, BLOCK_C), tl.float32)
-    for i in tl.static_range(K):
-        for j in tl.static_range(K):
-            if BACKWARD:
-                h, w = y + K // 2 - i, x + K // 2 - j
-                valid = there & (h >= 0) & (w >= 0) & (h % STRIDE == 0) & (w % STRIDE == 0)
-                h, w = h // STRIDE, w // STRIDE
-            else:
-                h, w = y * STRIDE + i - K // 2, x * STRIDE + j - K // 2
-                valid = there & (h >= 0) & (w >= 0)
-            valid = valid & (h < height) & (w < width)
-            place = ((image * height + h) * width + w)[:, None] * channels + column[None, :]
-            value = tl.load(source + place, mask=valid[:, None] & inside[None, :], other=0.0).to(tl.float32)
-            factor = tl.load(weight + column * (K * K) + i * K + j, mask=inside, other=0.0).to(tl.float32)
-            total += value * factor[None, :]
-    target = position[:, None] * channels + column[None, :]
-    tl.store(out + target, total, mask=there[:, None] & inside[None, :])
+    row, place = top + i, left + j
+    valid = inside & ((place >= 0) & (place < width))[:, None] & ((row >= 0) & (row < height))[:, None]
+    return tl.load(corner + (i * width + j) * channels, mask=valid, other=0.0).to(tl.float32)
 
 
 @triton.jit
-def _gather_taps_for_weight(
-    gradients,
-    maps,
-    partial,
-    positions,
+def _first_tap(taps, run, channels, column, BLOCK_P: tl.constexpr, K: tl.constexpr):
+    """Where a run has the factors of the first tap, for each place by itself, (P, C): they come to the threads that
+    need them as the maps do, and are not moved from thread to thread."""
+    return taps + run * K * K * channels + column[None, :] + tl.zeros((BLOCK_P, 1), tl.int32)
+
+
+@triton.jit
+def _factor_at(first, i, j, channels, inside, FLIPPED: tl.constexpr, K: tl.constexpr):
+    """The factors of tap (i, j), or of the one opposite, (P, C); anything outside, of which nothing is stored."""
+    tap = i * K + j
+    if FLIPPED:
+        tap = K * K - 1 - tap
+    return tl.load(first + tap * channels, mask=inside)
+
+
+@triton.jit
+def _strip_at(number, images, down, across, ROWS: tl.constexpr, BLOCK_P: tl.constexpr):
+    """The places where strip `number` of a run begins in the result: their images, y, x, and whether they exist. Strips
+    that follow each other lie below each other: they need some of the same rows."""
+    strips, pairs = tl.cdiv(down, ROWS), tl.cdiv(across, 2)
+    place = number // strips * BLOCK_P + tl.arange(0, BLOCK_P)
+    y = number % strips * ROWS + tl.zeros_like(place)
+    return place // pairs, y, place % pairs * 2, place < images * pairs
+
+
+@triton.jit(do_not_specialize=_COUNTS)
+def _strip(
+    source,
+    taps,
+    out,
+    images,
     channels,
     height,
     width,
     down,
     across,
-    chunk,
+    FLIPPED: tl.constexpr,
     STRIDE: tl.constexpr,
+    K: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK_P: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    ALIGNED: tl.constexpr,
+):
+    """A strip of a convolution's result, down x across, from a source, height x width: left columns, a, and right ones,
+    b. FLIPPED: with the kernel turned around, as gradients go back."""
+    if ALIGNED:
+        channels = channels // 8 * 8  # so that the compiler knows
+    number, column = own_part(channels, BLOCK_C)
+    run = tl.program_id(1)
+    image, y, x, there = _strip_at(number, images, down, across, ROWS, BLOCK_P)
+    image += run * images
+    inside = there[:, None] & (column < channels)[None, :]
+    top, left = y * STRIDE - K // 2, x * STRIDE - K // 2
+    corner = source + ((image * height + top) * width + left)[:, None] * channels + column[None, :]
+    first = _first_tap(taps, run, channels, column, BLOCK_P, K)
+    none = tl.zeros((BLOCK_P, BLOCK_C), tl.float32)
+    a0, a1, a2, a3 = none, none, none, none
+    b0, b1, b2, b3 = none, none, none, none
+    for j in tl.static_range(K + STRIDE):  # columns of the source, which both may need
+        for i in tl.static_range(K):
+            if j < K:
+                factor = _factor_at(first, i, j, channels, inside, FLIPPED, K)
+                a0, a1, a2, a3 = _tap_added(
+                    a0, a1, a2, a3, factor, corner, top, left, i, j, height, width, channels, inside, STRIDE, ROWS
+                )
+            if j >= STRIDE:
+                factor = _factor_at(first, i, j - STRIDE, channels, inside, FLIPPED, K)
+                b0, b1, b2, b3 = _tap_added(
+                    b0, b1, b2, b3, factor, corner, top, left, i, j, height, width, channels, inside, STRIDE, ROWS
+                )
+    target = out + ((image * down + y) * across + x)[:, None] * channels + column[None, :]
+    _store_rows(target, a0, a1, a2, a3, y, down, across * channels, inside, ROWS)
+    inside = inside & (x + 1 < across)[:, None]
+    _store_rows(target + channels, b0, b1, b2, b3, y, down, across * channels, inside, ROWS)
+
+
+@triton.jit
+def _tap_added(
+    a0,
+    a1,
+    a2,
+    a3,
+    factor,
+    corner,
+    top,
+    left,
+    i,
+    j,
+    height,
+    width,
+    channels,
+    inside,
+    STRIDE: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    """A column of a strip, with what a tap adds to it that meets its first row at (i, j) from the corner."""
+    a0 += factor * _numbers_at(corner, top, left, i, j, height, width, channels, inside)
+    if ROWS > 1:
+        a1 += factor * _numbers_at(corner, top, left, i + STRIDE, j, height, width, channels, inside)
+    if ROWS > 2:
+        a2 += factor * _numbers_at(corner, top, left, i + 2 * STRIDE, j, height, width, channels, inside)
+        a3 += factor * _numbers_at(corner, top, left, i + 3 * STRIDE, j, height, width, channels, inside)
+    return a0, a1, a2, a3
+
+
+@triton.jit
+def _store_rows(target, a0, a1, a2, a3, y, down, row, inside, ROWS: tl.constexpr):
+    """A column of a strip. row: how far rows are from each other"""
+    tl.store(target, a0, mask=inside)
+    if ROWS > 1:
+        tl.store(target + row, a1, mask=inside & (y + 1 < down)[:, None])
+    if ROWS > 2:
+        tl.store(target + 2 * row, a2, mask=inside & (y + 2 < down)[:, None])
+        tl.store(target + 3 * row, a3, mask=inside & (y + 3 < down)[:, None])
+
+
+@triton.jit(do_not_specialize=_COUNTS)
+def _spread_in_squares(
+    gradient,
+    taps,
+    out,
+    images,
+    channels,
+    height,
+    width,
+    down,
+    across,
     K: tl.constexpr,
     BLOCK_P: tl.constexpr,
     BLOCK_C: tl.constexpr,
     ALIGNED: tl.constexpr,
 ):
-    """One row of the kernel, over one chunk of positions: partial (chunks, K, K, C)."""
+    """The gradient of maps, height x width, from that of a result of stride 2, down x across: for each place of the
+    result, of the square of four places of the maps that begins in the middle of its kernel."""
     if ALIGNED:
         channels = channels // 8 * 8  # so that the compiler knows
     number, column = own_part(channels, BLOCK_C)
-    i, number = number % K, number // K
+    run = tl.program_id(1)
+    places = images * down * across
+    place = number * BLOCK_P + tl.arange(0, BLOCK_P)
+    inside = (place < places)[:, None] & (column < channels)[None, :]
+    image, rest = run * images + place // (down * across), place % (down * across)
+    y, x = rest // across, rest % across
+    corner = gradient + (run * places + place)[:, None] * channels + column[None, :]
+    first = _first_tap(taps, run, channels, column, BLOCK_P, K)
+    none = tl.zeros((BLOCK_P, BLOCK_C), tl.float32)
+    a00 = _reached(none, 0, 0, first, corner, y, x, down, across, channels, inside, K)
+    a01 = _reached(none, 0, 1, first, corner, y, x, down, across, channels, inside, K)
+    a10 = _reached(none, 1, 0, first, corner, y, x, down, across, channels, inside, K)
+    a11 = _reached(none, 1, 1, first, corner, y, x, down, across, channels, inside, K)
+    target = out + ((image * height + 2 * y) * width + 2 * x)[:, None] * channels + column[None, :]
+    right, below = (2 * x + 1 < width)[:, None], (2 * y + 1 < height)[:, None]  # odd maps end before
+    tl.store(target, a00, mask=inside)
+    tl.store(target + channels, a01, mask=inside & right)
+    tl.store(target + width * channels, a10, mask=inside & below)
+    tl.store(target + (width + 1) * channels, a11, mask=inside & right & below)
+
+
+@triton.jit
+def _reached(
+    total,
+    a: tl.constexpr,
+    b: tl.constexpr,
+    first,
+    corner,
+    y,
+    x,
+    down,
+    across,
+    channels,
+    inside,
+    K: tl.constexpr,
+):
+    """total, with what the places around (y, x) of the result add to (2 * y + a, 2 * x + b) of the maps: tap (i, j) of
+    the place (v, u) away reaches (2 * v + i, 2 * u + j) - K // 2 from (2 * y, 2 * x)."""
+    for v in tl.static_range(-1, 2):
+        for u in tl.static_range(-1, 2):
+            i, j = a + K // 2 - 2 * v, b + K // 2 - 2 * u
+            if i >= 0 and i < K and j >= 0 and j < K:
+                factor = _factor_at(first, i, j, channels, inside, False, K)
+                total += factor * _numbers_at(corner, y, x, v, u, down, across, channels, inside)
+    return total
+
+
+@triton.jit(do_not_specialize=_COUNTS)
+def _strips_for_weight(
+    gradient,
+    maps,
+    partial,
+    images,
+    channels,
+    height,
+    width,
+    down,
+    across,
+    chunks,
+    turns,
+    STRIDE: tl.constexpr,
+    K: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK_P: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    ALIGNED: tl.constexpr,
+):
+    """The gradient of a kernel, from `turns` strips of the result's gradient: partial (S, chunks, K * K, C)."""
+    if ALIGNED:
+        channels = channels // 8 * 8  # so that the compiler knows
+    chunk, column = own_part(channels, BLOCK_C)
+    run = tl.program_id(1)
+    none = tl.zeros((BLOCK_P, BLOCK_C), tl.float32)
+    a00, a10, a20, a30, a40 = none, none, none, none, none
+    a01, a11, a21, a31, a41 = none, none, none, none, none
+    a02, a12, a22, a32, a42 = none, none, none, none, none
+    a03, a13, a23, a33, a43 = none, none, none, none, none
+    a04, a14, a24, a34, a44 = none, none, none, none, none
+    for turn in range(turns):
+        image, y, x, there = _strip_at(chunk * turns + turn, images, down, across, ROWS, BLOCK_P)
+        image += run * images
+        inside = there[:, None] & (column < channels)[None, :]
+        own = gradient + ((image * down + y) * across + x)[:, None] * channels + column[None, :]
+        top, left = y * STRIDE - K // 2, x * STRIDE - K // 2
+        seen = maps + ((image * height + top) * width + left)[:, None] * channels + column[None, :]
+        a00, a10, a20, a30, a40 = _column_added(
+            a00, a10, a20, a30, a40, 0, own, seen, y, x, down, across, height, width, channels, inside, STRIDE, K, ROWS
+        )
+        a01, a11, a21, a31, a41 = _column_added(
+            a01, a11, a21, a31, a41, 1, own, seen, y, x, down, across, height, width, channels, inside, STRIDE, K, ROWS
+        )
+        a02, a12, a22, a32, a42 = _column_added(
+            a02, a12, a22, a32, a42, 2, own, seen, y, x, down, across, height, width, channels, inside, STRIDE, K, ROWS
+        )
+        a03, a13, a23, a33, a43 = _column_added(
+            a03, a13, a23, a33, a43, 3, own, seen, y, x, down, across, height, width, channels, inside, STRIDE, K, ROWS
+        )
+        a04, a14, a24, a34, a44 = _column_added(
+            a04, a14, a24, a34, a44, 4, own, seen, y, x, down, across, height, width, channels, inside, STRIDE, K, ROWS
+        )
+    target = partial + (run * chunks + chunk) * K * K * channels + column
     inside = column < channels
-    start = number * chunk
-    end = tl.minimum(start + chunk, positions)
-    a0 = tl.zeros((BLOCK_P, BLOCK_C), tl.float32)
-    a1 = tl.zeros((BLOCK_P, BLOCK_C), tl.float32)
-    a2 = tl.zeros((BLOCK_P, BLOCK_C), tl.float32)
-    a3 = tl.zeros((BLOCK_P, BLOCK_C), tl.float32)
-    a4 = tl.zeros((BLOCK_P, BLOCK_C), tl.float32)
-    for top in range(start, end, BLOCK_P):
-        position = top + tl.arange(0, BLOCK_P)
-        there = position < end
-        image, rest = position // (down * across), position % (down * across)
-        h = (rest // across) * STRIDE + i - K // 2
-        w = (rest % across) * STRIDE - K // 2
-        place = position[:, None] * channels + column[None, :]
-        gradient = tl.load(gradients + place, mask=there[:, None] & inside[None, :], other=0.0).to(tl.float32)
-        a0 += gradient * _row_of(maps, image, h, w, height, width, there, channels, column, inside)
-        a1 += gradient * _row_of(maps, image, h, w + 1, height, width, there, channels, column, inside)
-        a2 += gradient * _row_of(maps, image, h, w + 2, height, width, there, channels, column, inside)
+    _store_sums(target, a00, a10, a20, a30, a40, 0, channels, inside, K)
+    _store_sums(target, a01, a11, a21, a31, a41, 1, channels, inside, K)
+    _store_sums(target, a02, a12, a22, a32, a42, 2, channels, inside, K)
+    _store_sums(target, a03, a13, a23, a33, a43, 3, channels, inside, K)
+    _store_sums(target, a04, a14, a24, a34, a44, 4, channels, inside, K)
+
+
+@triton.jit
+def _column_added(
+    a0,
+    a1,
+    a2,
+    a3,
+    a4,
+    j: tl.constexpr,
+    own,
+    seen,
+    y,
+    x,
+    down,
+    across,
+    height,
+    width,
+    channels,
+    inside,
+    STRIDE: tl.constexpr,
+    K: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    """Column j of a kernel's gradient, if it has that, with what a strip adds. own: where the strip's gradient begins;
+    seen: the corner of what the kernel saw of the maps from there."""
+    if j < K:
+        top, left = y * STRIDE - K // 2, x * STRIDE - K // 2
+        for side in tl.static_range(2):
+            place = j + side * STRIDE
+            for row in tl.static_range(ROWS):
+                g = _numbers_at(own, y, x, row, side, down, across, channels, inside)
+                i = row * STRIDE
+                a0 += g * _numbers_at(seen, top, left, i, place, height, width, channels, inside)
+                a1 += g * _numbers_at(seen, top, left, i + 1, place, height, width, channels, inside)
+                a2 += g * _numbers_at(seen, top, left, i + 2, place, height, width, channels, inside)
+                if K == 5:
+                    a3 += g * _numbers_at(seen, top, left, i + 3, place, height, width, channels, inside)
+                    a4 += g * _numbers_at(seen, top, left, i + 4, place, height, width, channels, inside)
+    return a0, a1, a2, a3, a4
+
+
+@triton.jit
+def _store_sums(partial, a0, a1, a2, a3, a4, j: tl.constexpr, channels, inside, K: tl.constexpr):
+    """Column j of a kernel's gradient, if it has that, summed over the places."""
+    if j < K:
+        tl.store(partial + j * channels, tl.sum(a0, axis=0), mask=inside)
+        tl.store(partial + (K + j) * channels, tl.sum(a1, axis=0), mask=inside)
+        tl.store(partial + (2 * K + j) * channels, tl.sum(a2, axis=0), mask=inside)
         if K == 5:
-            a3 += gradient * _row_of(maps, image, h, w + 3, height, width, there, channels, column, inside)
-            a4 += gradient * _row_of(maps, image, h, w + 4, height, width, there, channels, column, inside)
-    target = partial + ((number * K + i) * K) * channels + column
-    tl.store(target, tl.sum(a0, axis=0), mask=inside)
-    tl.store(target + channels, tl.sum(a1, axis=0), mask=inside)
-    tl.store(target + 2 * channels, tl.sum(a2, axis=0), mask=inside)
-    if K == 5:
-        tl.store(target + 3 * channels, tl.sum(a3, axis=0), mask=inside)
-        tl.store(target + 4 * channels, tl.sum(a4, axis=0), mask=inside)
+            tl.store(partial + (3 * K + j) * channels, tl.sum(a3, axis=0), mask=inside)
+            tl.store(partial + (4 * K + j) * channels, tl.sum(a4, axis=0), mask=inside)
+
+
+@triton.jit(do_not_specialize=_COUNTS)
+def _merge_taps(
+    partial,
+    out,
+    channels,
+    chunks,
+    TAPS: tl.constexpr,
+    BLOCK_P: tl.constexpr,
+    BLOCK_L: tl.constexpr,
+    UNROLL: tl.constexpr,
+):
+    """Add up what the chunks of each run found, partial (S, chunks, TAPS, C), in the order of weights: (S, C, TAPS)."""
+    run = tl.program_id(1)
+    lane = tl.program_id(0) * BLOCK_L + tl.arange(0, BLOCK_L)
+    lanes = TAPS * channels
+    inside = lane < lanes
+    sums = tl.zeros((BLOCK_P, BLOCK_L), tl.float32)
+    for top in tl.range(0, chunks, BLOCK_P, loop_unroll_factor=UNROLL):
+        number = top + tl.arange(0, BLOCK_P)
+        place = (run * chunks + number)[:, None] * lanes + lane[None, :]
+        sums += tl.load(partial + place, mask=(number < chunks)[:, None] & inside[None, :], other=0.0)
+    tap, channel = lane // channels, lane % channels
+    tl.store(out + (run * channels + channel) * TAPS + tap, tl.sum(sums, axis=0), mask=inside)

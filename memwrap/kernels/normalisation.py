@@ -1,8 +1,9 @@
 """Batch normalisation in training, with the activation that follows it, for maps in torch's channels_last layout.
 
 torch reads and writes the maps for the normalisation and once more for the activation; here one kernel does both, and
-the backward pass recomputes the activation instead of having stored it. The batch may consist of two parts, inputs and
-memory: each has statistics of its own, as if each had gone through the network in a pass by itself.
+the backward pass recomputes the activation instead of having stored it. The batch may consist of several runs, and the
+images of each run of two parts, inputs and memory: each part of each run has statistics of its own, as if it had gone
+through its network in a pass by itself.
 """
 
 from typing import Any
@@ -12,19 +13,20 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from memwrap.kernels.blocks import in_rows, own_part, width_of
+from memwrap.errors import InputError
+from memwrap.kernels.blocks import images_of_each, in_rows, own_part, width_of
 
 ACTIVATIONS = {"none": 0, "relu": 1, "silu": 2}
 
 # Kernels are compiled once for all sizes but that of a row, whose alignment decides how many numbers a load takes.
-_SIZES = ["rows", "first_rows", "first_tiles", "chunk", "first_chunks", "chunks"]
+_SIZES = ["rows", "first_rows", "first_tiles", "tiles", "chunk", "first_chunks", "chunks"]
 
-_TILE = 4096  # numbers that a program holds at a time
-_PROGRAMS = 1024  # that reduce, about: enough for every multiprocessor of a large GPU
-_WARPS = 4
-_UNROLL = 4  # tiles of a chunk whose loads may be under way at the same time
-_PARTIALS = 256  # results of chunks that are merged at a time
-_MERGED_C = 4  # channels of which one program merges them
+_TILE = 4096  # numbers that a program takes that gives as many
+# Of programs that reduce: numbers held at a time, the warps that share them, tiles whose loads may be under way at the
+# same time, and about how many programs there are, for all runs together; measured on an H200.
+_REDUCING = {"tile": 1024, "warps": 2, "stages": 4, "programs": 2112}
+_PARTIALS = 512  # results of chunks that are added up at a time: those of a run, mostly
+_MERGED_C = 4  # channels of which one program adds them up
 
 
 def batch_norm(
@@ -37,14 +39,27 @@ def batch_norm(
     epsilon: float,
     activation: str = "none",
     first: int | None = None,
+    added: Tensor | None = None,
 ) -> Tensor:
-    """activation(normalised maps), maps (N, C, H, W) in channels_last; updates the running statistics (C,).
+    """activation(normalised maps + added), maps (S * N, C, H, W) in channels_last: S runs of N images each.
 
-    first: how many images belong to the first part; the others are the second. All of them if left out.
+    weight, bias: (S, C). running_mean, running_var: (S, C), contiguous, updated in place by each run's own images.
+    first: how many images of each run belong to the first part; the others are the second. All of them if left out.
+    added: as maps, from a shortcut; not before silu.
     """
-    first = len(maps) if first is None else first
+    images = images_of_each(maps, len(weight))
+    first = images if first is None else first
+    if not 0 <= first <= images:
+        raise InputError(f"a first part of {first} images in runs of {images}; expected 0 to {images}, of each run")
+    if not (running_mean.is_contiguous() and running_var.is_contiguous()):
+        raise InputError("running statistics with gaps in memory; expected contiguous ones: they are updated in place")
+    if added is not None and (activation == "silu" or added.shape != maps.shape):
+        raise InputError(
+            f"{activation} of normalised maps {tuple(maps.shape)} and {tuple(added.shape)}; expected the same shape, "
+            "and relu or none"
+        )
     out: Tensor = _BatchNorm.apply(
-        maps, weight, bias, running_mean, running_var, momentum, epsilon, ACTIVATIONS[activation], first
+        maps, weight, bias, running_mean, running_var, momentum, epsilon, ACTIVATIONS[activation], first, added
     )
     return out
 
@@ -62,14 +77,16 @@ class _BatchNorm(torch.autograd.Function):
         epsilon: float,
         activation: int,
         first: int,
+        added: Tensor | None,
     ) -> Tensor:
-        maps = in_rows(maps)
-        split = _Split.of(maps, first)
+        maps, weight, bias = in_rows(maps), weight.contiguous(), bias.contiguous()
+        split = _Split.of(maps, len(weight), first)
         # Of each part: mean, one over the deviation, and the factor and summand that they make of a number.
-        statistics = torch.empty(2, 4, split.channels, device=maps.device, dtype=torch.float32)
-        partial = torch.empty(split.chunks, 2, split.channels, device=maps.device, dtype=torch.float32)
-        _moments[split.grid](maps, partial, *split.sizes(), **split.blocks(), UNROLL=_UNROLL, num_warps=_WARPS)
+        statistics = split.empty_for_parts(4, maps.device)
+        partial = split.empty_for_chunks(2, maps.device)
+        _moments[split.grid](maps, partial, *split.sizes(), **split.reducing())
         _settle[split.channel_grid](
+            maps,
             partial,
             statistics,
             weight,
@@ -86,94 +103,117 @@ class _BatchNorm(torch.autograd.Function):
         _apply[split.tile_grid](
             maps,
             statistics,
+            maps if added is None else in_rows(added),
             out,
-            split.rows,
-            split.channels,
-            split.first_rows,
-            split.first_tiles,
+            *split.tile_sizes(),
             ACTIVATION=activation,
+            ADDED=added is not None,
             **split.blocks(),
         )
-        ctx.save_for_backward(maps, weight, statistics)
-        ctx.split, ctx.activation = split, activation
+        # After a sum, what came out tells where relu lets gradients pass; else that is computed again.
+        ctx.save_for_backward(maps, weight, statistics, out if added is not None and activation else None)
+        ctx.split, ctx.activation, ctx.added = split, activation, added is not None
         return out
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        maps, weight, statistics = ctx.saved_tensors
+        maps, weight, statistics, activated = ctx.saved_tensors
         split: _Split = ctx.split
-        gradient = in_rows(gradients[0])
-        partial = torch.empty(split.chunks, 2, split.channels, device=maps.device, dtype=torch.float32)
+        gradient, activation = in_rows(gradients[0]), ctx.activation
+        passed = gradient if activated is None else torch.empty_like(gradient)
+        partial = split.empty_for_chunks(2, maps.device)
         _backward_sums[split.grid](
             gradient,
             maps,
             statistics,
+            maps if activated is None else activated,
+            passed,
             partial,
             *split.sizes(),
-            ACTIVATION=ctx.activation,
-            **split.blocks(),
-            UNROLL=_UNROLL,
-            num_warps=_WARPS,
+            ACTIVATION=activation,
+            ACTIVATED=activated is not None,
+            **split.reducing(),
         )
         # Of each part what the gradient, the number itself and one are multiplied by.
-        factors = torch.empty(2, 3, split.channels, device=maps.device, dtype=torch.float32)
+        factors = split.empty_for_parts(3, maps.device)
         of_weight, of_bias = torch.empty_like(weight), torch.empty_like(weight)
         _settle_backward[split.channel_grid](
             partial, statistics, factors, of_weight, of_bias, *split.sizes(), BLOCK_P=_PARTIALS, BLOCK_C=_MERGED_C
         )
         of_maps = torch.empty_like(maps)
         _apply_backward[split.tile_grid](
-            gradient,
+            passed,
             maps,
             statistics,
             factors,
             of_maps,
-            split.rows,
-            split.channels,
-            split.first_rows,
-            split.first_tiles,
-            ACTIVATION=ctx.activation,
+            *split.tile_sizes(),
+            ACTIVATION=activation if activated is None else ACTIVATIONS["none"],
             **split.blocks(),
         )
-        return of_maps, of_weight, of_bias, None, None, None, None, None, None
+        of_added = passed if ctx.added else None
+        return of_maps, of_weight, of_bias, None, None, None, None, None, None, of_added
 
 
 class _Split:
-    """Maps as rows of channels, cut into chunks of rows, none of which belongs to both parts."""
+    """Maps as rows of channels, those of each run cut into chunks of rows, none of which belongs to both parts.
 
-    def __init__(self, rows: int, first_rows: int, channels: int) -> None:
-        self.rows, self.first_rows, self.channels = rows, first_rows, channels
+    Rows, tiles and chunks are counted within a run: the runs are all alike.
+    """
+
+    def __init__(self, runs: int, rows: int, first_rows: int, channels: int) -> None:
+        self.runs, self.rows, self.first_rows, self.channels = runs, rows, first_rows, channels
         self.block_c = width_of(channels)
         self.block_r = _TILE // self.block_c
         columns = triton.cdiv(channels, self.block_c)
         self.first_tiles = triton.cdiv(first_rows, self.block_r)
-        tiles = self.first_tiles + triton.cdiv(rows - first_rows, self.block_r)
-        self.chunk = self.block_r * max(1, triton.cdiv(tiles * columns, _PROGRAMS))
+        self.tiles = self.first_tiles + triton.cdiv(rows - first_rows, self.block_r)
+        self.reduced_r = _REDUCING["tile"] // self.block_c
+        per_program = triton.cdiv(runs * triton.cdiv(rows, self.reduced_r) * columns, _REDUCING["programs"])
+        self.chunk = self.reduced_r * max(1, per_program)
         self.first_chunks = triton.cdiv(first_rows, self.chunk)
         self.chunks = self.first_chunks + triton.cdiv(rows - first_rows, self.chunk)
-        self.grid = (self.chunks * columns,)
-        self.tile_grid = (tiles * columns,)
-        self.channel_grid = (triton.cdiv(channels, _MERGED_C),)
+        self.grid = (runs * self.chunks * columns,)
+        self.tile_grid = (runs * self.tiles * columns,)
+        self.channel_grid = (triton.cdiv(channels, _MERGED_C), runs)
 
     @classmethod
-    def of(cls, maps: Tensor, first: int) -> "_Split":
+    def of(cls, maps: Tensor, runs: int, first: int) -> "_Split":
         count, channels, height, width = maps.shape
-        return cls(count * height * width, first * height * width, channels)
+        return cls(runs, count // runs * height * width, first * height * width, channels)
+
+    def empty_for_parts(self, numbers: int, device: torch.device) -> Tensor:
+        """Room for some numbers of each channel in each part of each run: (S, 2, numbers, C)"""
+        return torch.empty(self.runs, 2, numbers, self.channels, device=device, dtype=torch.float32)
+
+    def empty_for_chunks(self, numbers: int, device: torch.device) -> Tensor:
+        """Room for some numbers of each channel in each chunk of each run: (S, chunks, numbers, C)"""
+        return torch.empty(self.runs, self.chunks, numbers, self.channels, device=device, dtype=torch.float32)
 
     def sizes(self) -> tuple[int, int, int, int, int, int]:
         return self.rows, self.channels, self.first_rows, self.chunk, self.first_chunks, self.chunks
 
+    def tile_sizes(self) -> tuple[int, int, int, int, int]:
+        return self.rows, self.channels, self.first_rows, self.first_tiles, self.tiles
+
     def blocks(self) -> dict[str, int]:
         return {"BLOCK_R": self.block_r, "BLOCK_C": self.block_c, "ALIGNED": self.channels % 8 == 0}
 
+    def reducing(self) -> dict[str, int]:
+        options = {"STAGES": _REDUCING["stages"], "num_warps": _REDUCING["warps"]}
+        return {**self.blocks(), "BLOCK_R": self.reduced_r, **options}
+
 
 @triton.jit
-def _bounds(chunk_number, rows, first_rows, chunk, first_chunks):
-    """The rows of a chunk: from, to."""
-    second = chunk_number >= first_chunks
-    start = tl.where(second, first_rows + (chunk_number - first_chunks) * chunk, chunk_number * chunk)
-    end = tl.minimum(start + chunk, tl.where(second, rows, first_rows))
-    return start, end
+def _own_rows(number, rows, first_rows, chunk, first_chunks, chunks):
+    """Which part a chunk belongs to, counted over those of all runs; the row that part begins with; the chunk's rows,
+    from and to."""
+    run, number = number // chunks, number % chunks
+    second = number >= first_chunks
+    begin = run * rows + tl.where(second, first_rows, 0)
+    start = begin + tl.where(second, number - first_chunks, number) * chunk
+    end = tl.minimum(start + chunk, run * rows + tl.where(second, rows, first_rows))
+    return run * 2 + tl.where(second, 1, 0), begin, start, end
 
 
 @triton.jit
@@ -207,20 +247,23 @@ def _moments(
     chunks,
     BLOCK_R: tl.constexpr,
     BLOCK_C: tl.constexpr,
-    UNROLL: tl.constexpr,
+    STAGES: tl.constexpr,
     ALIGNED: tl.constexpr,
 ):
-    """Mean and summed squares around it, of each chunk: partial (chunks, 2, C)."""
+    """Of each chunk the sums of the distances from the pivot, and of their squares: partial (S, chunks, 2, C).
+
+    The pivot is the number that the chunk's part begins with: measured from there, a mean far from zero costs no
+    digits; and as all chunks of a part measure from the same, their sums just add up.
+    """
     if ALIGNED:
         channels = channels // 8 * 8  # so that the compiler knows
     number, column = own_part(channels, BLOCK_C)
-    start, end = _bounds(number, rows, first_rows, chunk, first_chunks)
+    _, begin, start, end = _own_rows(number, rows, first_rows, chunk, first_chunks, chunks)
     inside = column < channels
-    # Measured from one of the numbers, so that a mean far from zero costs no digits.
-    pivot = tl.load(maps + start * channels + column, mask=inside, other=0.0).to(tl.float32)
+    pivot = tl.load(maps + begin * channels + column, mask=inside, other=0.0).to(tl.float32)
     sums = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
     squares = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
-    for top in tl.range(start, end, BLOCK_R, loop_unroll_factor=UNROLL):
+    for top in tl.range(start, end, BLOCK_R, num_stages=STAGES):
         row = top + tl.arange(0, BLOCK_R)
         mask = (row < end)[:, None] & inside[None, :]
         place = row[:, None] * channels + column[None, :]
@@ -228,39 +271,38 @@ def _moments(
         value = tl.where(mask, value - pivot[None, :], 0.0)
         sums += value
         squares += value * value
-    count = (end - start).to(tl.float32)
-    total = tl.sum(sums, axis=0)
     target = partial + number * 2 * channels + column
-    tl.store(target, pivot + total / count, mask=inside)
-    tl.store(target + channels, tl.maximum(tl.sum(squares, axis=0) - total * total / count, 0.0), mask=inside)
+    tl.store(target, tl.sum(sums, axis=0), mask=inside)
+    tl.store(target + channels, tl.sum(squares, axis=0), mask=inside)
 
 
 @triton.jit
-def _merged(partial, begin, stop, rows, channels, chunk, column, inside, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr):
-    """Mean and variance of one part, from those of its chunks `begin` to `stop`."""
-    total = tl.zeros((BLOCK_C,), tl.float32)
-    for top in range(begin, stop, BLOCK_P):
+def _added_up(
+    partial, run, first_chunks, chunks, channels, column, inside, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr
+):
+    """Both sums of a run's chunks, for its first part and for its second. All are read at once: what waits for memory
+    waits a single time."""
+    sums = tl.zeros((BLOCK_C,), tl.float32)
+    products = tl.zeros((BLOCK_C,), tl.float32)
+    second_sums = tl.zeros((BLOCK_C,), tl.float32)
+    second_products = tl.zeros((BLOCK_C,), tl.float32)
+    for top in range(0, chunks, BLOCK_P):
         number = top + tl.arange(0, BLOCK_P)
-        mask = (number < stop)[:, None] & inside[None, :]
-        means = tl.load(partial + number[:, None] * 2 * channels + column[None, :], mask=mask, other=0.0)
-        count = tl.minimum(chunk, rows - (number - begin) * chunk).to(tl.float32)
-        total += tl.sum(tl.where(mask, means * count[:, None], 0.0), axis=0)
-    mean = total / rows.to(tl.float32)
-    squares = tl.zeros((BLOCK_C,), tl.float32)
-    for top in range(begin, stop, BLOCK_P):
-        number = top + tl.arange(0, BLOCK_P)
-        mask = (number < stop)[:, None] & inside[None, :]
-        place = partial + number[:, None] * 2 * channels + column[None, :]
-        means = tl.load(place, mask=mask, other=0.0)
-        own = tl.load(place + channels, mask=mask, other=0.0)
-        count = tl.minimum(chunk, rows - (number - begin) * chunk).to(tl.float32)
-        away = means - mean[None, :]
-        squares += tl.sum(tl.where(mask, own + count[:, None] * away * away, 0.0), axis=0)
-    return mean, squares / rows.to(tl.float32)
+        mask = (number < chunks)[:, None] & inside[None, :]
+        place = partial + (run * chunks + number)[:, None] * 2 * channels + column[None, :]
+        one = tl.load(place, mask=mask, other=0.0)
+        other = tl.load(place + channels, mask=mask, other=0.0)
+        first = (number < first_chunks)[:, None]
+        sums += tl.sum(tl.where(first, one, 0.0), axis=0)
+        products += tl.sum(tl.where(first, other, 0.0), axis=0)
+        second_sums += tl.sum(tl.where(first, 0.0, one), axis=0)
+        second_products += tl.sum(tl.where(first, 0.0, other), axis=0)
+    return sums, products, second_sums, second_products
 
 
 @triton.jit(do_not_specialize=_SIZES)
 def _settle(
+    maps,
     partial,
     statistics,
     weights,
@@ -278,22 +320,36 @@ def _settle(
     BLOCK_P: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
-    """The statistics (2, 4, C) of both parts, and the running ones, updated by one part after the other."""
+    """The statistics (S, 2, 4, C) of both parts, and the running ones, updated by one part after the other."""
+    run = tl.program_id(1)
     column = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     inside = column < channels
-    weight = tl.load(weights + column, mask=inside, other=0.0).to(tl.float32)
-    bias = tl.load(biases + column, mask=inside, other=0.0).to(tl.float32)
-    long_mean = tl.load(running_mean + column, mask=inside, other=0.0)
-    long_var = tl.load(running_var + column, mask=inside, other=0.0)
+    own = run * channels + column
+    weight = tl.load(weights + own, mask=inside, other=0.0).to(tl.float32)
+    bias = tl.load(biases + own, mask=inside, other=0.0).to(tl.float32)
+    long_mean = tl.load(running_mean + own, mask=inside, other=0.0)
+    long_var = tl.load(running_var + own, mask=inside, other=0.0)
+    begin = maps + run * rows * channels + column
+    second_begin = (
+        begin + tl.minimum(first_rows, rows - 1) * channels
+    )  # some row of the run's, if it has no second part
+    pivot = tl.load(begin, mask=inside, other=0.0).to(tl.float32)
+    second_pivot = tl.load(second_begin, mask=inside, other=0.0).to(tl.float32)
+    sums, squares, second_sums, second_squares = _added_up(
+        partial, run, first_chunks, chunks, channels, column, inside, BLOCK_P, BLOCK_C
+    )
     for part in tl.static_range(2):
-        begin = 0 if part == 0 else first_chunks
-        stop = first_chunks if part == 0 else chunks
-        count = first_rows if part == 0 else rows - first_rows
+        count = first_rows
+        if part == 1:
+            count = rows - first_rows
+            pivot, sums, squares = second_pivot, second_sums, second_squares
         if count > 0:
-            mean, var = _merged(partial, begin, stop, count, channels, chunk, column, inside, BLOCK_P, BLOCK_C)
+            away = sums / count.to(tl.float32)
+            mean = pivot + away
+            var = tl.maximum(squares / count.to(tl.float32) - away * away, 0.0)
             inverse = 1.0 / tl.sqrt(var + epsilon)
             factor = weight * inverse
-            target = statistics + part * 4 * channels + column
+            target = statistics + (run * 2 + part) * 4 * channels + column
             tl.store(target, mean, mask=inside)
             tl.store(target + channels, inverse, mask=inside)
             tl.store(target + 2 * channels, factor, mask=inside)
@@ -301,20 +357,23 @@ def _settle(
             unbiased = var * (count.to(tl.float32) / tl.maximum(count - 1, 1).to(tl.float32))
             long_mean += momentum * (mean - long_mean)
             long_var += momentum * (unbiased - long_var)
-    tl.store(running_mean + column, long_mean, mask=inside)
-    tl.store(running_var + column, long_var, mask=inside)
+    tl.store(running_mean + own, long_mean, mask=inside)
+    tl.store(running_var + own, long_var, mask=inside)
 
 
 @triton.jit(do_not_specialize=_SIZES)
 def _apply(
     maps,
     statistics,
+    added,
     out,
     rows,
     channels,
     first_rows,
     first_tiles,
+    tiles,
     ACTIVATION: tl.constexpr,
+    ADDED: tl.constexpr,
     BLOCK_R: tl.constexpr,
     BLOCK_C: tl.constexpr,
     ALIGNED: tl.constexpr,
@@ -322,16 +381,19 @@ def _apply(
     if ALIGNED:
         channels = channels // 8 * 8  # so that the compiler knows
     number, column = own_part(channels, BLOCK_C)
-    start, end = _bounds(number, rows, first_rows, BLOCK_R, first_tiles)
+    part, _, start, end = _own_rows(number, rows, first_rows, BLOCK_R, first_tiles, tiles)
     row = start + tl.arange(0, BLOCK_R)
     inside = column < channels
     mask = (row < end)[:, None] & inside[None, :]
     place = row[:, None] * channels + column[None, :]
-    own = statistics + tl.where(number >= first_tiles, 4 * channels, 0) + column
+    own = statistics + part * 4 * channels + column
     factor = tl.load(own + 2 * channels, mask=inside, other=0.0)
     summand = tl.load(own + 3 * channels, mask=inside, other=0.0)
     value = tl.load(maps + place, mask=mask, other=0.0).to(tl.float32)
-    tl.store(out + place, _activated(value * factor[None, :] + summand[None, :], ACTIVATION), mask=mask)
+    z = value * factor[None, :] + summand[None, :]
+    if ADDED:
+        z += tl.load(added + place, mask=mask, other=0.0).to(tl.float32)
+    tl.store(out + place, _activated(z, ACTIVATION), mask=mask)
 
 
 @triton.jit(do_not_specialize=_SIZES)
@@ -339,6 +401,8 @@ def _backward_sums(
     gradients,
     maps,
     statistics,
+    activated,
+    passed,
     partial,
     rows,
     channels,
@@ -347,35 +411,53 @@ def _backward_sums(
     first_chunks,
     chunks,
     ACTIVATION: tl.constexpr,
+    ACTIVATED: tl.constexpr,
     BLOCK_R: tl.constexpr,
     BLOCK_C: tl.constexpr,
-    UNROLL: tl.constexpr,
+    STAGES: tl.constexpr,
     ALIGNED: tl.constexpr,
 ):
-    """Of each chunk the sums of the gradient, and of the gradient times the distance from the mean: (chunks, 2, C)."""
+    """Of each chunk the sums of the gradient, and of the gradient times the distance from the mean: partial
+    (S, chunks, 2, C).
+
+    ACTIVATED: what relu gave is there, and the gradient that passes through it is written out.
+    """
     if ALIGNED:
         channels = channels // 8 * 8  # so that the compiler knows
     number, column = own_part(channels, BLOCK_C)
-    start, end = _bounds(number, rows, first_rows, chunk, first_chunks)
+    part, _, start, end = _own_rows(number, rows, first_rows, chunk, first_chunks, chunks)
     inside = column < channels
-    own = statistics + tl.where(number >= first_chunks, 4 * channels, 0) + column
+    own = statistics + part * 4 * channels + column
     mean = tl.load(own, mask=inside, other=0.0)
     factor = tl.load(own + 2 * channels, mask=inside, other=0.0)
     summand = tl.load(own + 3 * channels, mask=inside, other=0.0)
     sums = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
     products = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
-    for top in tl.range(start, end, BLOCK_R, loop_unroll_factor=UNROLL):
+    for top in tl.range(start, end, BLOCK_R, num_stages=STAGES):
         row = top + tl.arange(0, BLOCK_R)
         mask = (row < end)[:, None] & inside[None, :]
         place = row[:, None] * channels + column[None, :]
         value = tl.load(maps + place, mask=mask, other=0.0).to(tl.float32)
         gradient = tl.load(gradients + place, mask=mask, other=0.0).to(tl.float32)
-        gradient = _through_activation(gradient, value * factor[None, :] + summand[None, :], ACTIVATION)
+        if ACTIVATED:
+            gradient = tl.where(tl.load(activated + place, mask=mask, other=0.0) > 0, gradient, 0.0)
+            tl.store(passed + place, gradient, mask=mask)
+        else:
+            gradient = _through_activation(gradient, value * factor[None, :] + summand[None, :], ACTIVATION)
         sums += gradient
         products += gradient * (value - mean[None, :])
     target = partial + number * 2 * channels + column
     tl.store(target, tl.sum(sums, axis=0), mask=inside)
     tl.store(target + channels, tl.sum(products, axis=0), mask=inside)
+
+
+@triton.jit
+def _statistics_of(part, statistics, channels, column, inside):
+    """Mean, one over the deviation, and factor of a part; no numbers that mean anything if it has no images."""
+    own = statistics + part * 4 * channels + column
+    mean = tl.load(own, mask=inside, other=0.0)
+    inverse = tl.load(own + channels, mask=inside, other=0.0)
+    return mean, inverse, tl.load(own + 2 * channels, mask=inside, other=0.0)
 
 
 @triton.jit(do_not_specialize=_SIZES)
@@ -394,37 +476,34 @@ def _settle_backward(
     BLOCK_P: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
-    """The gradients of weight and bias (C,), and what `_apply_backward` needs of each part, (2, 3, C)."""
+    """The gradients of weight and bias (S, C), and what `_apply_backward` needs of each part, (S, 2, 3, C)."""
+    run = tl.program_id(1)
     column = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     inside = column < channels
+    # Before the sums, so that memory brings them meanwhile.
+    mean, inverse, factor = _statistics_of(run * 2, statistics, channels, column, inside)
+    second_mean, second_inverse, second_factor = _statistics_of(run * 2 + 1, statistics, channels, column, inside)
+    sums, products, second_sums, second_products = _added_up(
+        partial, run, first_chunks, chunks, channels, column, inside, BLOCK_P, BLOCK_C
+    )
     weight_gradient = tl.zeros((BLOCK_C,), tl.float32)
     bias_gradient = tl.zeros((BLOCK_C,), tl.float32)
     for part in tl.static_range(2):
-        begin = 0 if part == 0 else first_chunks
-        stop = first_chunks if part == 0 else chunks
-        count = first_rows if part == 0 else rows - first_rows
+        count = first_rows
+        if part == 1:
+            count = rows - first_rows
+            sums, products = second_sums, second_products
+            mean, inverse, factor = second_mean, second_inverse, second_factor
         if count > 0:
-            sums = tl.zeros((BLOCK_C,), tl.float32)
-            products = tl.zeros((BLOCK_C,), tl.float32)
-            for top in range(begin, stop, BLOCK_P):
-                number = top + tl.arange(0, BLOCK_P)
-                mask = (number < stop)[:, None] & inside[None, :]
-                place = partial + number[:, None] * 2 * channels + column[None, :]
-                sums += tl.sum(tl.load(place, mask=mask, other=0.0), axis=0)
-                products += tl.sum(tl.load(place + channels, mask=mask, other=0.0), axis=0)
-            own = statistics + part * 4 * channels + column
-            mean = tl.load(own, mask=inside, other=0.0)
-            inverse = tl.load(own + channels, mask=inside, other=0.0)
-            factor = tl.load(own + 2 * channels, mask=inside, other=0.0)
             of_number = -factor * inverse * inverse * products / count.to(tl.float32)
-            target = factors + part * 3 * channels + column
+            target = factors + (run * 2 + part) * 3 * channels + column
             tl.store(target, factor, mask=inside)
             tl.store(target + channels, of_number, mask=inside)
             tl.store(target + 2 * channels, -factor * sums / count.to(tl.float32) - of_number * mean, mask=inside)
             weight_gradient += products * inverse
             bias_gradient += sums
-    tl.store(of_weight + column, weight_gradient, mask=inside)
-    tl.store(of_bias + column, bias_gradient, mask=inside)
+    tl.store(of_weight + run * channels + column, weight_gradient, mask=inside)
+    tl.store(of_bias + run * channels + column, bias_gradient, mask=inside)
 
 
 @triton.jit(do_not_specialize=_SIZES)
@@ -438,6 +517,7 @@ def _apply_backward(
     channels,
     first_rows,
     first_tiles,
+    tiles,
     ACTIVATION: tl.constexpr,
     BLOCK_R: tl.constexpr,
     BLOCK_C: tl.constexpr,
@@ -446,16 +526,15 @@ def _apply_backward(
     if ALIGNED:
         channels = channels // 8 * 8  # so that the compiler knows
     number, column = own_part(channels, BLOCK_C)
-    start, end = _bounds(number, rows, first_rows, BLOCK_R, first_tiles)
+    part, _, start, end = _own_rows(number, rows, first_rows, BLOCK_R, first_tiles, tiles)
     row = start + tl.arange(0, BLOCK_R)
     inside = column < channels
     mask = (row < end)[:, None] & inside[None, :]
     place = row[:, None] * channels + column[None, :]
-    second = number >= first_tiles
-    own = statistics + tl.where(second, 4 * channels, 0) + column
+    own = statistics + part * 4 * channels + column
     factor = tl.load(own + 2 * channels, mask=inside, other=0.0)
     summand = tl.load(own + 3 * channels, mask=inside, other=0.0)
-    ours = factors + tl.where(second, 3 * channels, 0) + column
+    ours = factors + part * 3 * channels + column
     of_gradient = tl.load(ours, mask=inside, other=0.0)
     of_number = tl.load(ours + channels, mask=inside, other=0.0)
     constant = tl.load(ours + 2 * channels, mask=inside, other=0.0)

@@ -1,35 +1,30 @@
 """Several runs of one kind, trained at the same time on one GPU.
 
-Small networks leave most of a GPU idle, and Python cannot launch their kernels as fast as they run. So the step of all
-runs is captured as one CUDA graph, each run on a stream of its own: images lie on the device, every draw is made ahead,
-and a replay of the graph takes its step's draws from the place where a counter points. It is the same `training_step`
-as the loop's, around an encoder whose slow layers are swapped for kernels.
+Small networks leave most of a GPU idle, and Python cannot launch their kernels as fast as they run. So the runs are
+stacked: one kernel does the work of all, and their step is captured as one CUDA graph. Images lie on the device, every
+draw is made ahead, and a replay of the graph takes its step's draws from the place where a counter points. It is the
+same step as the loop's.
 """
 
-import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import replace
-from itertools import islice
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from memwrap.data.labelled import HeldImages
 from memwrap.errors import DivergedError, SettingsError
-from memwrap.loading import Model
 from memwrap.seeds import derived
 from memwrap.settings import SettledSettings
+from memwrap.stacked.layers import unstackable
+from memwrap.stacked.stack import Stack, StackedSgd
+from memwrap.tracing import unchecked
 from memwrap.training import augmentation
-from memwrap.training.loop import Progress, Trainer, optimizer_for
-from memwrap.training.plan import PlannedStep
+from memwrap.training.loop import Progress, Trainer
 from memwrap.training.schedule import learning_rate
-from memwrap.training.step import Batch, Encode, in_two_passes, training_step
-
-if TYPE_CHECKING:
-    from memwrap.kernels.swapping import Swapped
+from memwrap.training.step import judge_and_move, logits_of_inputs
 
 STEPS_AT_ONCE = 256  # whose draws lie on the device
 WARM_UP = 3  # steps before the capture: kernels are compiled and chosen, and optimisers make their state
@@ -58,11 +53,14 @@ class SideBySide:
         group.load(trainers)
         failures: list[DivergedError | None] = [None] * len(trainers)
         done, steps = 0, trainers[0].steps
+        planned = _draws(trainers, range(min(STEPS_AT_ONCE, steps)))
         while done < steps and not stop():
-            count = min(STEPS_AT_ONCE, steps - done)
-            group.plan(trainers, done, count)
-            group.run(count)
-            for number, (trainer, losses) in enumerate(zip(trainers, group.losses(count), strict=True)):
+            count = len(planned.rates)
+            group.place(planned)
+            group.run_steps(count)
+            if done + count < steps:  # drawn now, while the device is busy with the steps before
+                planned = _draws(trainers, range(done + count, min(done + count + STEPS_AT_ONCE, steps)))
+            for number, (trainer, losses) in enumerate(zip(trainers, group.losses_of(count), strict=True)):
                 if failures[number] is None:
                     failures[number] = _failure(trainer, done, losses)
             done += count
@@ -84,178 +82,147 @@ class SideBySide:
         return group
 
 
-class _Slot:
-    """A place for one run: a model of its own, and buffers that hold the run's images and the draws of its steps."""
+@dataclass(frozen=True)
+class _Draws:
+    """What is drawn for some steps T of each of S runs, which have B + M images a step."""
 
-    def __init__(self, trainer: Trainer, capacity: int, position: Tensor, rate: Tensor) -> None:
-        settings, device = trainer.settings, trainer.device
-        self.model: Model = copy.deepcopy(trainer.model)
-        self.model.train()
-        self.optimizer = optimizer_for(self.model, settings)
-        self.settings, self.precision = settings, trainer.precision
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-            group["fused"], group["foreach"] = device.type == "cuda", None
-        self.position = position
-        rows = len(next(trainer.plan.steps(0, 1)).indices)
-        self.inputs = settings.batch_size
-        self.pixels = torch.zeros(capacity, *trainer.model.transform.shape, dtype=torch.uint8, device=device)
-        self.labels = torch.zeros(capacity, dtype=torch.int64, device=device)
-        self.indices = torch.zeros(STEPS_AT_ONCE, rows, dtype=torch.int64, device=device)
-        width = augmentation.NUMBERS if settings.augment else 0
-        self.numbers = torch.zeros(STEPS_AT_ONCE, rows, width, device=device)
-        self.seeds = torch.zeros(STEPS_AT_ONCE, dtype=torch.int64, device=device)
-        self.losses = torch.zeros(STEPS_AT_ONCE, device=device)
-        self.passes = 1 if rows == self.inputs else 2
-        self._swapped: Swapped | None = None
-        self._encode = self._encoder()
+    rates: Tensor  # (T,)
+    seeds: Tensor  # (T, S)
+    indices: Tensor  # (T, S, B + M)
+    numbers: Tensor  # (T, S, B + M, K), K = 0 if images are not changed at random
 
-    def _encoder(self) -> Encode:
-        model, changes, transform = self.model, self.settings.augment, self.model.transform
-        # On the device, as nothing can be brought there while a graph is captured.
-        mean, std = (torch.tensor(values, device=self.pixels.device) for values in (transform.mean, transform.std))
 
-        def encode(pixels: Tensor, numbers: Tensor) -> Tensor:
-            return model.encode(augmentation.prepared(pixels, numbers, changes, mean, std))
+def _draws(trainers: Sequence[Trainer], steps: range) -> _Draws:
+    """For these steps of all runs."""
+    settings, per_epoch = trainers[0].settings, trainers[0].plan.steps_per_epoch
+    planned = [list(trainer.plan.steps(steps.start, steps.stop)) for trainer in trainers]
+    width = augmentation.NUMBERS if settings.augment else 0
+    return _Draws(
+        torch.tensor([learning_rate(settings, step, per_epoch) for step in steps]),
+        torch.tensor([[derived(each.settings.seed, "dropout", step) for each in trainers] for step in steps]),
+        _by_step([[step.indices for step in of_run] for of_run in planned]),
+        _by_step([[step.numbers[:, :width] for step in of_run] for of_run in planned]),
+    )
 
-        if not self.pixels.is_cuda:
-            return in_two_passes(encode)
-        from memwrap.kernels.swapping import swap  # Triton is there where there is a GPU
 
-        swapped = self._swapped = swap(model.encoder, self.pixels.device)
-
-        def encode_part(pixels: Tensor, numbers: Tensor) -> Tensor:
-            swapped.first = None
-            return encode(pixels, numbers)
-
-        def encode_together(pixels: Tensor, numbers: Tensor, inputs: int) -> Tensor:
-            swapped.first = inputs
-            return encode(pixels, numbers)
-
-        return encode_together if swapped.in_parts else in_two_passes(encode_part)
-
-    def step(self) -> None:
-        """The step at which `position` points."""
-        indices = self.indices.index_select(0, self.position).squeeze(0)
-        numbers = self.numbers.index_select(0, self.position).squeeze(0)
-        if self._swapped is None:
-            torch.manual_seed(int(self.seeds[self.position]))
-        else:
-            self._swapped.seed.copy_(self.seeds.index_select(0, self.position))
-        batch = Batch(self.pixels[indices], numbers, self.labels[indices[: self.inputs]])
-        settings = self.settings
-        outcome = training_step(
-            self.model.layer,
-            self.optimizer,
-            self._encode,
-            batch,
-            settings.label_smoothing,
-            settings.clip,
-            self.precision,
-        )
-        self.losses.index_copy_(0, self.position, outcome.loss.unsqueeze(0))
-
-    def load(self, trainer: Trainer) -> None:
-        """Take over a run that has not begun."""
-        _copy_state(trainer.model, self.model)
-        for state in self.optimizer.state.values():
-            for value in state.values():
-                if isinstance(value, Tensor):
-                    value.zero_()
-        images = _held(trainer).pixels
-        self.pixels[: len(images)].copy_(images)
-        self.labels[: len(images)].copy_(trainer.plan.labels)
-
-    def plan(self, steps: Sequence[PlannedStep], seeds: Sequence[int]) -> None:
-        """Put the draws of the next steps in their places."""
-        count = len(steps)
-        _fill(self.indices[:count], torch.stack([step.indices for step in steps]))
-        _fill(self.seeds[:count], torch.tensor(seeds))
-        if self.numbers.shape[-1]:
-            _fill(self.numbers[:count], torch.stack([step.numbers for step in steps]))
-
-    def unload(self, trainer: Trainer, done: int) -> None:
-        """Give the run back, after so many steps."""
-        if self._swapped is not None:
-            self._swapped.count(done * self.passes)
-        _copy_state(self.model, trainer.model)
-        trainer.progress = Progress(step=done)
+def _by_step(of_runs: Sequence[Sequence[Tensor]]) -> Tensor:
+    """What each run has for each step -> (T, S, ...)"""
+    return torch.stack([torch.stack(list(of_steps)) for of_steps in of_runs], dim=1)
 
 
 class _Group:
-    """Slots for so many runs of one kind, and the graph of their step."""
+    """A stack of so many runs of one kind, with buffers for their images and draws, and the graph of their step."""
 
     def __init__(self, trainers: Sequence[Trainer], capacity: int) -> None:
-        self.capacity, device = capacity, trainers[0].device
-        self.position = torch.zeros(1, dtype=torch.int64, device=device)
-        self.rates = torch.zeros(STEPS_AT_ONCE, device=device)
+        first, runs = trainers[0], len(trainers)
+        settings, device = first.settings, first.device
+        self.settings, self.precision, self.capacity = settings, first.precision, capacity
+        self.stack = Stack(first.model, runs, first.precision, kernels=device.type == "cuda")
         # A rate that lies on the device can change between replays.
         self.rate = torch.zeros((), device=device)
-        self.slots = [_Slot(trainer, capacity, self.position, self.rate) for trainer in trainers]
+        self.optimizer = StackedSgd(self.stack, self.rate, settings.momentum, settings.weight_decay, settings.clip)
+        self.images = len(next(first.plan.steps(0, 1)).indices)
+        transform = first.model.transform
+        # On the device, as nothing can be brought there while a graph is captured.
+        self.mean, self.std = (torch.tensor(values, device=device) for values in (transform.mean, transform.std))
+        self.pixels = torch.zeros(runs, capacity, *transform.shape, dtype=torch.uint8, device=device)
+        self.labels = torch.zeros(runs, capacity, dtype=torch.int64, device=device)
+        self.run = torch.arange(runs, device=device).unsqueeze(1)
+        self.rates = torch.zeros(STEPS_AT_ONCE, device=device)
+        self.indices = torch.zeros(STEPS_AT_ONCE, runs, self.images, dtype=torch.int64, device=device)
+        width = augmentation.NUMBERS if settings.augment else 0
+        self.numbers = torch.zeros(STEPS_AT_ONCE, runs, self.images, width, device=device)
+        self.seeds = torch.zeros(STEPS_AT_ONCE, runs, dtype=torch.int64, device=device)
+        self.losses = torch.zeros(STEPS_AT_ONCE, runs, device=device)
+        self.position = torch.zeros(1, dtype=torch.int64, device=device)
         self.graph: torch.cuda.CUDAGraph | None = None
         if device.type == "cuda":
             self.load(trainers)
-            self.plan(trainers, 0, 1)
+            self.place(_draws(trainers, range(1)))
             self._capture()
 
     def load(self, trainers: Sequence[Trainer]) -> None:
-        for slot, trainer in zip(self.slots, trainers, strict=True):
-            slot.load(trainer)
+        """Take over runs that have not begun."""
+        self.optimizer.forget()
+        self.stack.load([trainer.model for trainer in trainers])
+        for run, trainer in enumerate(trainers):
+            images = _held(trainer).pixels
+            self.pixels[run, : len(images)].copy_(images)
+            self.labels[run, : len(images)].copy_(trainer.plan.labels)
 
-    def plan(self, trainers: Sequence[Trainer], start: int, count: int) -> None:
-        """Make the draws of these steps, and set the counter to the first of them."""
-        settings, per_epoch = trainers[0].settings, trainers[0].plan.steps_per_epoch
-        rates = [learning_rate(settings, step, per_epoch) for step in range(start, start + count)]
-        _fill(self.rates[:count], torch.tensor(rates))
-        for slot, trainer in zip(self.slots, trainers, strict=True):
-            steps = list(islice(trainer.plan.steps(start, start + count), count))
-            seeds = [derived(trainer.settings.seed, "dropout", step) for step in range(start, start + count)]
-            slot.plan(steps, seeds)
+    def place(self, draws: "_Draws") -> None:
+        """Bring the draws of the next steps to the device, and set the counter to the first of them."""
+        for place, values in (
+            (self.rates, draws.rates),
+            (self.seeds, draws.seeds),
+            (self.indices, draws.indices),
+            (self.numbers, draws.numbers),
+        ):
+            place[: len(values)].copy_(values.pin_memory() if place.is_cuda else values, non_blocking=True)
         self.position.zero_()
 
-    def run(self, count: int) -> None:
+    def run_steps(self, count: int) -> None:
         """So many steps, of every run."""
         for _ in range(count):
             if self.graph is not None:
                 self.graph.replay()
             else:
-                self._step(None)
+                self._step()
 
-    def losses(self, count: int) -> list[list[float]]:
-        return [slot.losses[:count].tolist() for slot in self.slots]
+    def losses_of(self, count: int) -> list[list[float]]:
+        """Of each run, the losses of the last so many steps."""
+        losses: list[list[float]] = self.losses[:count].T.tolist()
+        return losses
 
     def unload(self, trainers: Sequence[Trainer], done: int) -> None:
-        for slot, trainer in zip(self.slots, trainers, strict=True):
-            slot.unload(trainer, done)
+        """Give the runs back, after so many steps."""
+        # The inputs' pass, and the memory's where it has one.
+        self.stack.count(done if self.images == self.settings.batch_size else 2 * done)
+        self.stack.unload([trainer.model for trainer in trainers])
+        for trainer in trainers:
+            trainer.progress = Progress(step=done)
 
-    def _step(self, streams: Sequence["torch.cuda.Stream"] | None) -> None:
-        self.rate.copy_(self.rates.index_select(0, self.position).squeeze(0))
-        try:
-            for number, slot in enumerate(self.slots):
-                with nullcontext() if streams is None else _branch(streams[number]):
-                    slot.step()
-        finally:  # else a failed capture would complain of streams, and not say what failed
-            for stream in streams or ():
-                torch.cuda.current_stream().wait_stream(stream)
+    def _step(self) -> None:
+        """The step at which `position` points."""
+        rates, indices, numbers, seeds = (
+            values.index_select(0, self.position).squeeze(0)
+            for values in (self.rates, self.indices, self.numbers, self.seeds)
+        )
+        self.rate.copy_(rates)
+        self.stack.told.seeds.copy_(seeds)
+        inputs = self.settings.batch_size
+        outcome = judge_and_move(
+            lambda: self._logits(self.pixels[self.run, indices].flatten(0, 1), numbers.flatten(0, 1)),
+            self.labels[self.run, indices[:, :inputs]],
+            self.optimizer,
+            self.settings.label_smoothing,
+            self.precision,
+        )
+        self.losses.index_copy_(0, self.position, outcome.loss.unsqueeze(0))
         self.position.add_(1)
+
+    def _logits(self, pixels: Tensor, numbers: Tensor) -> Tensor:
+        """pixels (S * (B + M), C, H, W) and the numbers for their changes -> logits (S, B, classes)"""
+        inputs = self.settings.batch_size
+        images = augmentation.prepared(pixels, numbers, self.settings.augment, self.mean, self.std)
+        with unchecked():
+            return self.stack.judge(
+                lambda layer, encodings: logits_of_inputs(layer, encodings, inputs), self.stack.encode(images, inputs)
+            )
 
     def _capture(self) -> None:
         with _kernels_chosen_by_time():
-            self._warm_up_and_capture()
-
-    def _warm_up_and_capture(self) -> None:
-        warm = _new_stream()
-        warm.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(warm):
-            for _ in range(WARM_UP):
-                self.position.zero_()
-                self._step(None)
-        torch.cuda.current_stream().wait_stream(warm)
-        self.position.zero_()
-        streams = [_new_stream() for _ in self.slots]
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self._step(streams)
+            warm = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            warm.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(warm):
+                for _ in range(WARM_UP):
+                    self.position.zero_()
+                    self._step()
+            torch.cuda.current_stream().wait_stream(warm)
+            self.position.zero_()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                self._step()
         self.graph = graph
 
 
@@ -267,15 +234,6 @@ def _kernels_chosen_by_time() -> Iterator[None]:
         yield
     finally:
         torch.backends.cudnn.benchmark = before
-
-
-def _new_stream() -> "torch.cuda.Stream":
-    return torch.cuda.Stream()  # type: ignore[no-untyped-call]
-
-
-def _branch(stream: "torch.cuda.Stream") -> "torch.cuda.StreamContext":
-    stream.wait_stream(torch.cuda.current_stream())
-    return torch.cuda.stream(stream)
 
 
 def _check(trainers: Sequence[Trainer]) -> None:
@@ -300,6 +258,8 @@ def unfit(trainer: Trainer) -> str | None:
         return "its encoder is frozen"
     if not isinstance(trainer.images, HeldImages):
         return "its images are not held in memory"
+    if kind := unstackable(trainer.model.encoder):
+        return f"its encoder has a layer of the kind {kind}"
     return None
 
 
@@ -319,17 +279,3 @@ def _failure(trainer: Trainer, start: int, losses: Sequence[float]) -> DivergedE
             trainer.progress = Progress(step=start + number)
             return trainer.diverged(f"the loss is {loss}")
     return None
-
-
-def _copy_state(source: nn.Module, target: nn.Module) -> None:
-    places = target.state_dict()
-    with torch.no_grad():
-        for name, value in source.state_dict().items():
-            places[name].copy_(value)
-
-
-def _fill(place: Tensor, values: Tensor) -> None:
-    """Without waiting for the device, which may still be busy with earlier steps."""
-    if place.is_cuda:
-        values = values.pin_memory()
-    place.copy_(values, non_blocking=True)

@@ -1,7 +1,8 @@
-"""One step of training, from pixels to new weights. A loop can run it, and a captured graph."""
+"""One step of training, from pixels to new weights: of one run, or of several that are stacked along a first axis."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -29,10 +30,21 @@ class Batch:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a step, still on the device: loss () and correct (), how many inputs were judged rightly."""
+    """What came of a step, still on the device: loss () and correct (), how many inputs were judged rightly.
+
+    Of stacked runs (S,), a number for each.
+    """
 
     loss: Tensor
     correct: Tensor
+
+
+class Moves(Protocol):
+    """What a step needs of an optimiser."""
+
+    def zero_grad(self) -> None: ...
+
+    def step(self) -> object: ...
 
 
 def training_step(
@@ -44,21 +56,43 @@ def training_step(
     clip: float = 0.0,
     precision: torch.dtype = torch.float32,
 ) -> Outcome:
-    """Judge the batch by a model's encoder and last layer, and move its weights by what that shows.
+    """Judge the batch by a model's encoder and last layer, and move its weights by what that shows."""
+    mover = Clipping(optimizer, clip) if clip > 0 else optimizer
+    return judge_and_move(lambda: batch_logits(layer, encode, batch), batch.labels, mover, label_smoothing, precision)
+
+
+def judge_and_move(
+    judge: Callable[[], Tensor], labels: Tensor, optimizer: Moves, label_smoothing: float, precision: torch.dtype
+) -> Outcome:
+    """judge() -> logits (B, C) for labels (B,), or (S, B, C) for labels (S, B) of runs that share no weight.
 
     Reads no value back from the device, other than the layer's own checks.
     """
-    with torch.autocast(batch.labels.device.type, dtype=precision, enabled=precision != torch.float32):
-        logits = batch_logits(layer, encode, batch)
-    loss = cross_entropy(logits.float(), batch.labels, label_smoothing=label_smoothing)
-    optimizer.zero_grad(set_to_none=True)
-    torch.autograd.backward(loss)
-    if clip > 0:
-        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        nn.utils.clip_grad_norm_(parameters, clip)
+    with torch.autocast(labels.device.type, dtype=precision, enabled=precision != torch.float32):
+        logits = judge()
+    losses = cross_entropy(
+        logits.float().flatten(0, -2), labels.flatten(), reduction="none", label_smoothing=label_smoothing
+    )
+    loss = losses.reshape(labels.shape).mean(-1)
+    optimizer.zero_grad()
+    torch.autograd.backward(loss.sum())
     optimizer.step()
-    correct = (logits.detach().argmax(dim=1) == batch.labels).sum()
-    return Outcome(loss.detach(), correct)
+    return Outcome(loss.detach(), (logits.detach().argmax(dim=-1) == labels).sum(-1))
+
+
+class Clipping:
+    """An optimiser whose steps are no longer than gradients of this length make them."""
+
+    def __init__(self, optimizer: Optimizer, most: float) -> None:
+        self._optimizer, self._most = optimizer, most
+
+    def zero_grad(self) -> None:
+        self._optimizer.zero_grad()
+
+    def step(self) -> None:
+        parameters = [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
+        nn.utils.clip_grad_norm_(parameters, self._most)
+        self._optimizer.step()
 
 
 def in_two_passes(encode: Callable[[Tensor, Tensor], Tensor]) -> Encode:
@@ -74,13 +108,19 @@ def in_two_passes(encode: Callable[[Tensor, Tensor], Tensor]) -> Encode:
 
 
 def batch_logits(layer: nn.Module, encode: Encode, batch: Batch) -> Tensor:
-    """Logits (B, C) of the inputs. Without a memory of its own, each half of the batch is the memory of the other."""
+    """Logits (B, C) of the inputs."""
     inputs = len(batch.labels)
-    encodings = encode(batch.rows, batch.numbers, inputs)
+    return logits_of_inputs(layer, encode(batch.rows, batch.numbers, inputs), inputs)
+
+
+def logits_of_inputs(layer: nn.Module, encodings: Tensor, inputs: int) -> Tensor:
+    """encodings (B + M, D) of inputs and memory -> logits (B, C) of the inputs
+
+    Without a memory of its own, M = 0, each half of the batch is the memory of the other.
+    """
     if not isinstance(layer, MemoryWrap):
         logits: Tensor = layer(encodings)
         return logits
-    if len(batch.rows) > inputs:
+    if len(encodings) > inputs:
         return layer.forward(encodings[:inputs], encodings[inputs:])
-    first, second = encodings.tensor_split(2)
-    return torch.cat([layer(first, second), layer(second, first)])
+    return layer.forward_by_halves(encodings)

@@ -174,18 +174,6 @@ def test_the_batch_as_memory_takes_one_pass_of_the_encoder() -> None:
     assert passes == [7, 6, 9]
 
 
-def test_no_half_of_a_batch_is_its_own_memory() -> None:
-    layer, encodings = new_model().layer, torch.randn(5, 128).double()
-    memories = []
-    layer.register_forward_hook(lambda _, inputs, __: memories.append(inputs))
-    labels = torch.zeros(5).long()
-    training_step(layer, new_optimizer(layer), lambda rows, _, __: rows, Batch(encodings, torch.rand(5, 16), labels))
-    (first, its_memory), (second, second_memory) = memories
-    assert torch.equal(torch.cat([first, second]), encodings)
-    assert torch.equal(its_memory, second)
-    assert torch.equal(second_memory, first)
-
-
 def total_change(model: Model, before: dict[str, Tensor]) -> float:
     squares = [(parameter.detach() - before[name]).square().sum() for name, parameter in model.named_parameters()]
     return float(torch.stack(squares).sum().sqrt())
