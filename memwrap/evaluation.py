@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import vmap
 
 from memwrap import metrics
 from memwrap.checks import check_logits
@@ -22,6 +23,7 @@ from memwrap.tracing import unchecked
 # The paper's: test batches of 500, a new memory for each, and the whole five times.
 BATCH_SIZE = 500
 REPEATS = 5
+BATCHES_AT_ONCE = {True: 20, False: 1}  # on a GPU, which one batch leaves idle, or not
 
 
 @dataclass(frozen=True)
@@ -105,15 +107,18 @@ def draws_of(inputs: int, labels: Tensor, memory_size: int, generator: torch.Gen
 
 
 def _drawn_once(layer: MemoryWrap, test: Encoded, source: Encoded, draws: Iterator[Tensor]) -> dict[str, float | None]:
-    logits, weights, opinions = [], [], []
+    def read(batch: Tensor, memory: Tensor, others: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits, weights and the memory's own predictions, (B, C), (B, M), (B, M)"""
+        reading = layer.read(batch, memory)
+        return reading.logits, reading.weights, first_largest(layer(memory, others)).expand(len(batch), -1)
+
+    found = []
     with unchecked():  # all at the end: on a GPU, each look would take longer than the batch
-        for batch in torch.split(test.encodings, BATCH_SIZE):
-            memory, others = source.encodings[next(draws)], source.encodings[next(draws)]
-            opinions.append(first_largest(layer(memory, others)).expand(len(batch), -1))
-            reading = layer.read(batch, memory)
-            logits.append(reading.logits)
-            weights.append(reading.weights)
-    all_logits, all_weights, memory_predictions = torch.cat(logits), torch.cat(weights), torch.cat(opinions)
+        for batches in _groups(test.encodings, BATCHES_AT_ONCE[test.encodings.is_cuda]):
+            pairs = [source.encodings[torch.stack([next(draws), next(draws)])] for _ in batches]
+            memories, others = torch.stack(pairs, dim=1)
+            found.append([each.flatten(0, 1) for each in vmap(read)(batches, memories, others)])
+    all_logits, all_weights, memory_predictions = (torch.cat(each) for each in zip(*found, strict=True))
     check_logits(all_logits)
     judged = metrics.predicted(all_logits)
     doubtful = metrics.tops_are_counterfactuals(all_weights, judged, memory_predictions)
@@ -123,6 +128,15 @@ def _drawn_once(layer: MemoryWrap, test: Encoded, source: Encoded, draws: Iterat
         **asdict(metrics.explanation_scores(doubtful, judged, test.labels)),
         "majority_vote_accuracy": metrics.accuracy(votes, test.labels),
     }
+
+
+def _groups(encodings: Tensor, most: int) -> Iterator[Tensor]:
+    """Batches of one size, no more than so many at a time: (N, D) -> (n, B, D), until all have been given"""
+    whole = len(encodings) - len(encodings) % BATCH_SIZE
+    if whole:
+        yield from torch.split(encodings[:whole].reshape(-1, BATCH_SIZE, encodings.shape[1]), most)
+    if whole < len(encodings):
+        yield encodings[whole:].unsqueeze(0)
 
 
 def _judgement(logits: Tensor, labels: Tensor) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from memwrap import evaluation
 from memwrap.errors import SettingsError
 from memwrap.evaluation import Encoded, drawn_scores, remembered_scores, standard_scores
 from memwrap.layer import MemoryWrap
@@ -204,7 +205,11 @@ def seeded(seed: int) -> torch.Generator:
         (20, 6, 1),  # a memory of one
     ],
 )
-def test_drawn_scores_are_those_of_a_loop(inputs: int, samples: int, size: int, layer: MemoryWrap) -> None:
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_drawn_scores_are_those_of_a_loop(
+    inputs: int, samples: int, size: int, at_once: int, layer: MemoryWrap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(evaluation.BATCHES_AT_ONCE, False, at_once)
     test, source = encoded(inputs, 1), encoded(samples, 2)
     scores = drawn_scores(layer, test, source, size, seeded(3))
     repeats = drawn_slowly(layer, test, source, size, seeded(3))
