@@ -7,12 +7,14 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from memwrap.stacked.streams import at_once
 
 T = TypeVar("T")
 
 _ROWS_OF_A_PART = 1792  # at least, of a long sum that is cut into parts; measured on an H200
+_FEW_INPUTS = 64  # numbers that one place of a result is made of: 27 for images in colour
 _LIGHTER = 4  # times: weights that are so much lighter than the maps are quicker turned around than the maps copied
 
 
@@ -36,6 +38,8 @@ def pointwise(maps: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 def convolution(maps: Tensor, weight: Tensor, bias: Tensor | None, like: nn.Conv2d) -> Tensor:
     """Any convolution, run by run: maps (S * N, I, H, W), weight (S, O, I / groups, k, k), bias (S, O)"""
     sizes = _Sizes(_both(like.stride), _both(like.padding), _both(like.dilation), like.groups)
+    if not maps.requires_grad and sizes.is_plain and weight[0, 0].numel() <= _FEW_INPUTS:
+        return _convolution_of_images(maps, weight, bias, sizes)
     # In the layout of the weights: else it would be changed for each run, and for each of its gradients.
     maps = maps.to(weight.dtype).contiguous(memory_format=torch.channels_last)
     out: Tensor = _Convolutions.apply(maps, weight, sizes)
@@ -43,6 +47,24 @@ def convolution(maps: Tensor, weight: Tensor, bias: Tensor | None, like: nn.Conv
         return out
     runs, outputs = bias.shape
     return (out.reshape(runs, -1, outputs, *out.shape[2:]) + bias[:, None, :, None, None]).flatten(0, 1)
+
+
+def _convolution_of_images(maps: Tensor, weight: Tensor, bias: Tensor | None, sizes: "_Sizes") -> Tensor:
+    """A network's first convolution as one product for all runs: of the neighbourhoods of all places with the weights.
+
+    Images have so few channels that neighbourhoods take little room, and gradients of images are not needed.
+    """
+    outputs, channels, *kernel = weight.shape[1:]
+    height, width = sizes.result_of(maps, kernel)
+    down, across = sizes.padding
+    padded = functional.pad(maps.to(weight.dtype).permute(0, 2, 3, 1), (0, 0, across, across, down, down))
+    taps = [padded[:, i : i + height, j : j + width] for i in range(kernel[0]) for j in range(kernel[1])]
+    # Rows that begin at multiples of 16 bytes are quicker to multiply.
+    missing = -len(taps) * channels % 8
+    neighbourhoods = torch.cat([*taps, padded.new_zeros(()).expand(len(maps), height, width, missing)], dim=3)
+    factors = functional.pad(weight.permute(0, 1, 3, 4, 2).flatten(2), (0, missing))
+    out = linear(neighbourhoods.reshape(-1, neighbourhoods.shape[3]), factors, bias)
+    return out.reshape(len(maps), height, width, outputs).permute(0, 3, 1, 2)
 
 
 class _Product(torch.autograd.Function):
@@ -54,10 +76,11 @@ class _Product(torch.autograd.Function):
         return torch.bmm(rows, weight.mT)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor]:
         rows, weight = ctx.saved_tensors
         gradient = gradients[0]
-        return torch.bmm(gradient, weight), _summed_product(gradient, rows)
+        of_rows = torch.bmm(gradient, weight) if ctx.needs_input_grad[0] else None
+        return of_rows, _summed_product(gradient, rows)
 
 
 def _summed_product(left: Tensor, right: Tensor) -> Tensor:
@@ -84,21 +107,29 @@ class _Sizes:
     dilation: list[int]
     groups: int
 
-    def empty_result(self, maps: Tensor, weight: Tensor) -> Tensor:
-        """Room for what comes out, in channels_last."""
+    @property
+    def is_plain(self) -> bool:
+        """Whether every place has a result, from a neighbourhood without gaps and all channels."""
+        return self.stride == [1, 1] and self.dilation == [1, 1] and self.groups == 1
+
+    def result_of(self, maps: Tensor, kernel: Sequence[int]) -> tuple[int, int]:
+        """Height and width of what comes out."""
         height, width = (
-            (side + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
-            for side, padding, dilation, kernel, stride in zip(
-                maps.shape[2:], self.padding, self.dilation, weight.shape[3:], self.stride, strict=True
+            (side + 2 * padding - dilation * (length - 1) - 1) // stride + 1
+            for side, padding, dilation, length, stride in zip(
+                maps.shape[2:], self.padding, self.dilation, kernel, self.stride, strict=True
             )
         )
-        shape = (len(maps), weight.shape[1], height, width)
+        return height, width
+
+    def empty_result(self, maps: Tensor, weight: Tensor) -> Tensor:
+        """Room for what comes out, in channels_last."""
+        shape = (len(maps), weight.shape[1], *self.result_of(maps, weight.shape[3:]))
         return torch.empty(shape, dtype=maps.dtype, device=maps.device, memory_format=torch.channels_last)
 
     def can_turn(self, maps: Tensor, weight: Tensor) -> bool:
         """Whether maps get their gradient by a convolution, too, and sooner: it needs no copy to its place."""
-        plain = self.stride == [1, 1] and self.groups == 1
-        return plain and _LIGHTER * weight.numel() < maps.numel()
+        return self.is_plain and _LIGHTER * weight.numel() < maps.numel()
 
     def turned(self, weight: Tensor) -> Tensor:
         """The weights of that convolution, (S, I, O, k, k): turned around, outputs and inputs exchanged."""
@@ -107,10 +138,7 @@ class _Sizes:
 
     def back(self, weight: Tensor) -> "_Sizes":
         """The sizes of that convolution, for the weight of one run."""
-        padding = [
-            dilation * (kernel - 1) - padding
-            for dilation, kernel, padding in zip(self.dilation, weight.shape[2:], self.padding, strict=True)
-        ]
+        padding = [length - 1 - own for length, own in zip(weight.shape[2:], self.padding, strict=True)]
         return replace(self, padding=padding)
 
 

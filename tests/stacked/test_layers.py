@@ -49,6 +49,7 @@ def network(name: str) -> nn.Module:
             nn.Conv2d(8, 16, 3, groups=4), nn.BatchNorm2d(16), nn.Conv2d(16, 8, 1, stride=2), Normalised(8)
         ),
         "residual": lambda: nn.Sequential(ResidualBlock(8, 8, 1), ResidualBlock(8, 12, 2)),
+        "stem": lambda: nn.Sequential(nn.Conv2d(8, 12, (1, 3), padding=(0, 2)), nn.Conv2d(12, 5, 2, padding=(1, 0))),
         "classifier": lambda: Classifier(nn.Sequential(nn.Conv2d(8, 12, 3), nn.BatchNorm2d(12), nn.ReLU()), 12, 3),
         "linear": lambda: nn.Sequential(nn.Flatten(), nn.Linear(8 * 64, 6), nn.ReLU(), nn.Linear(6, 3, bias=False)),
     }
@@ -68,7 +69,7 @@ class Normalised(nn.Module):
 
 def names() -> list[str]:
     large = ["mobilenet_v2", "efficientnet_b0", "resnet18", "googlenet", "densenet", "shufflenet_v2"]
-    return ["mobile", "efficient", "grouped", "residual", "classifier", "linear"] + (
+    return ["mobile", "efficient", "grouped", "residual", "stem", "classifier", "linear"] + (
         large if torch.cuda.is_available() else []
     )
 
