@@ -53,18 +53,23 @@ class Stack:
 
     def load(self, models: Sequence[nn.Module]) -> None:
         """Take over the state of one model for each run."""
-        with torch.no_grad():
-            for run, model in enumerate(models):
-                for name, value in model.state_dict().items():
-                    self.values[name][run].copy_(value)
+        own, theirs = self._places(models)
+        _copy_all(own, theirs)
         self.refresh()
 
     def unload(self, models: Sequence[nn.Module]) -> None:
         """Give each model the state of its run."""
-        with torch.no_grad():
-            for run, model in enumerate(models):
-                for name, place in model.state_dict().items():
-                    place.copy_(self.values[name][run])
+        own, theirs = self._places(models)
+        _copy_all(theirs, own)
+
+    def _places(self, models: Sequence[nn.Module]) -> tuple[list[Tensor], list[Tensor]]:
+        """Where the values of all runs lie, here and in the models."""
+        pairs = [
+            (self.values[name][run], value)
+            for run, model in enumerate(models)
+            for name, value in model.state_dict().items()
+        ]
+        return [own for own, _ in pairs], [theirs for _, theirs in pairs]
 
     def count(self, passes: int) -> None:
         """Note how many batches the normalisations have seen, which a pass does not."""
@@ -143,6 +148,14 @@ class StackedSgd:
             for value in state.values():
                 if isinstance(value, Tensor):
                     value.zero_()
+
+
+def _copy_all(places: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    """Each value to its place, with few kernels."""
+    with torch.no_grad():
+        for dtype in {value.dtype for value in values}:
+            chosen = [number for number, value in enumerate(values) if value.dtype == dtype]
+            torch._foreach_copy_([places[number] for number in chosen], [values[number] for number in chosen])
 
 
 def _stacked(value: Tensor, runs: int) -> Tensor:

@@ -27,6 +27,7 @@ from memwrap.training.schedule import learning_rate
 from memwrap.training.step import judge_and_move, logits_of_inputs
 
 STEPS_AT_ONCE = 256  # whose draws lie on the device
+FIRST_STEPS = 32  # so few at first, as the device has nothing to do until they are drawn
 WARM_UP = 3  # steps before the capture: kernels are compiled and chosen, and optimisers make their state
 
 
@@ -53,7 +54,7 @@ class SideBySide:
         group.load(trainers)
         failures: list[DivergedError | None] = [None] * len(trainers)
         done, steps = 0, trainers[0].steps
-        planned = _draws(trainers, range(min(STEPS_AT_ONCE, steps)))
+        planned = _draws(trainers, range(min(FIRST_STEPS, STEPS_AT_ONCE, steps)))
         while done < steps and not stop():
             count = len(planned.rates)
             group.place(planned)
