@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from memwrap import metrics
+from memwrap.attention import SCORES_AT_ONCE
 from memwrap.checks import check_logits
 from memwrap.layer import MemoryWrap, Reading
 from memwrap.metrics.checks import first_largest
@@ -23,7 +24,7 @@ from memwrap.tracing import unchecked
 # The paper's: test batches of 500, a new memory for each, and the whole five times.
 BATCH_SIZE = 500
 REPEATS = 5
-BATCHES_AT_ONCE = {True: 20, False: 1}  # on a GPU, which one batch leaves idle, or not
+BATCHES_AT_ONCE = 20  # on a GPU, which one batch leaves idle, unless its memory is large
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ def drawn_scores(
     A batch has one draw for its memory, and another by which the memory's own predictions are made.
     """
     draws = iter(draws_of(len(test), source.labels, memory_size, generator).to(source.labels.device))
-    repeats = [_drawn_once(layer, test, source, draws) for _ in range(REPEATS)]
+    repeats = [_drawn_once(layer, test, source, memory_size, draws) for _ in range(REPEATS)]
     return {
         "memory_size": memory_size,
         "drawn_from": len(source),
@@ -106,7 +107,9 @@ def draws_of(inputs: int, labels: Tensor, memory_size: int, generator: torch.Gen
     return torch.stack([sampler.draw(labels, labels, generator) for _ in range(draws)])
 
 
-def _drawn_once(layer: MemoryWrap, test: Encoded, source: Encoded, draws: Iterator[Tensor]) -> dict[str, float | None]:
+def _drawn_once(
+    layer: MemoryWrap, test: Encoded, source: Encoded, memory_size: int, draws: Iterator[Tensor]
+) -> dict[str, float | None]:
     def read(batch: Tensor, memory: Tensor, others: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Logits, weights and the memory's own predictions, (B, C), (B, M), (B, M)"""
         reading = layer.read(batch, memory)
@@ -114,7 +117,7 @@ def _drawn_once(layer: MemoryWrap, test: Encoded, source: Encoded, draws: Iterat
 
     found = []
     with unchecked():  # all at the end: on a GPU, each look would take longer than the batch
-        for batches in _groups(test.encodings, BATCHES_AT_ONCE[test.encodings.is_cuda]):
+        for batches in _groups(test.encodings, _batches_at_once(test.encodings, memory_size)):
             pairs = [source.encodings[torch.stack([next(draws), next(draws)])] for _ in batches]
             memories, others = torch.stack(pairs, dim=1)
             found.append([each.flatten(0, 1) for each in vmap(read)(batches, memories, others)])
@@ -128,6 +131,14 @@ def _drawn_once(layer: MemoryWrap, test: Encoded, source: Encoded, draws: Iterat
         **asdict(metrics.explanation_scores(doubtful, judged, test.labels)),
         "majority_vote_accuracy": metrics.accuracy(votes, test.labels),
     }
+
+
+def _batches_at_once(encodings: Tensor, memory_size: int) -> int:
+    """As many as a GPU can well hold the scores of: those of the inputs, and those of the memory itself."""
+    if not encodings.is_cuda:
+        return 1
+    scores = memory_size * max(BATCH_SIZE, memory_size)
+    return max(1, min(BATCHES_AT_ONCE, SCORES_AT_ONCE // scores))
 
 
 def _groups(encodings: Tensor, most: int) -> Iterator[Tensor]:

@@ -122,6 +122,8 @@ class MemoryWrap(nn.Module):
         """
         if checked := eager(encodings):
             check_encodings(encodings, self.in_features)
+            if len(encodings) < 2:
+                raise InputError("a batch of one has no halves; expected at least two encodings")
         queries, scales = self.projected(in_full_precision(encodings), "encodings", checked)
         (first, second), (first_scales, second_scales) = queries.tensor_split(2), scales.tensor_split(2)
         scores = similarities(first, first_scales, second, second_scales)

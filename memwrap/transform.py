@@ -82,11 +82,15 @@ class Transform:
 
 
 def normalised(pixels: Tensor, mean: Sequence[float] | Tensor, std: Sequence[float] | Tensor) -> Tensor:
-    """Pixels uint8, or float from 0 to 255, (..., C, H, W) -> (pixels / 255 - mean) / std, by channel"""
+    """Pixels uint8, or float from 0 to 255, (..., C, H, W) -> (pixels / 255 - mean) / std, by channel
+
+    mean, std: a number for each channel, or, as tensors (..., C, 1, 1), for each channel of each image
+    """
     images = pixels.float() / 255
     return (images - _columns(mean, images)) / _columns(std, images)
 
 
 def _columns(values: Sequence[float] | Tensor, images: Tensor) -> Tensor:
-    """One value for each channel, as (C, 1, 1) beside images (..., C, H, W)"""
-    return torch.as_tensor(values, dtype=images.dtype, device=images.device).reshape(-1, 1, 1)
+    """One value for each channel, as (C, 1, 1) beside images (..., C, H, W); what has as many dimensions stays"""
+    columns = torch.as_tensor(values, dtype=images.dtype, device=images.device)
+    return columns.reshape(-1, 1, 1) if columns.ndim == 1 else columns

@@ -209,7 +209,7 @@ def seeded(seed: int) -> torch.Generator:
 def test_drawn_scores_are_those_of_a_loop(
     inputs: int, samples: int, size: int, at_once: int, layer: MemoryWrap, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(evaluation.BATCHES_AT_ONCE, False, at_once)
+    monkeypatch.setattr(evaluation, "_batches_at_once", lambda *_: at_once)
     test, source = encoded(inputs, 1), encoded(samples, 2)
     scores = drawn_scores(layer, test, source, size, seeded(3))
     repeats = drawn_slowly(layer, test, source, size, seeded(3))

@@ -19,12 +19,17 @@ _MOST_NUMBERS = 2**31  # of maps: kernels count in 32 bits, which is faster
 
 def in_rows(maps: Tensor) -> Tensor:
     """maps (N, C, H, W) -> the same in channels_last, as the kernels take them: rows of channels"""
+    check_count(maps)
+    return maps.contiguous(memory_format=torch.channels_last)
+
+
+def check_count(maps: Tensor) -> None:
+    """Maps, or other values, that are not too many to be counted."""
     if maps.numel() >= _MOST_NUMBERS:
         raise InputError(
             f"maps of shape {tuple(maps.shape)} hold {maps.numel()} numbers; the kernels take fewer than "
             f"{_MOST_NUMBERS}: give smaller batches or images"
         )
-    return maps.contiguous(memory_format=torch.channels_last)
 
 
 def images_of_each(batch: Tensor, runs: int) -> int:

@@ -16,12 +16,19 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from memwrap.errors import InputError
 from memwrap.kernels.blocks import images_of_each, in_rows, own_part, width_of
 
 
 def depthwise(maps: Tensor, weight: Tensor, stride: int = 1) -> Tensor:
     """maps (S * N, C, H, W) in channels_last: S runs of N images each; weight (S, C, 1, K, K), K 3 or 5, padded by
     K // 2; stride 1 or 2 -> (S * N, C, H / stride, ...)"""
+    channels = maps.shape[1]
+    if weight.shape[1:] not in ((channels, 1, 3, 3), (channels, 1, 5, 5)) or stride not in (1, 2):
+        raise InputError(
+            f"weights of shape {tuple(weight.shape)} with stride {stride} for maps of shape {tuple(maps.shape)}; "
+            f"expected (runs, {channels}, 1, 3, 3) or (runs, {channels}, 1, 5, 5), and stride 1 or 2"
+        )
     out: Tensor = _Depthwise.apply(maps, weight, stride)
     return out
 

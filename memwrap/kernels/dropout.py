@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from memwrap.kernels.blocks import images_of_each
+from memwrap.kernels.blocks import check_count, images_of_each
 
 _BLOCK = 1024
 
@@ -21,6 +21,7 @@ def dropout(values: Tensor, share: float, seeds: Tensor, number: int) -> Tensor:
     seeds (S,), int64: what each run draws from. number: which layer asks.
     """
     images_of_each(values, len(seeds))
+    check_count(values)
     out: Tensor = _Dropout.apply(values, share, seeds, number)
     return out
 

@@ -51,6 +51,8 @@ def batch_norm(
     first = images if first is None else first
     if not 0 <= first <= images:
         raise InputError(f"a first part of {first} images in runs of {images}; expected 0 to {images}, of each run")
+    if activation not in ACTIVATIONS:
+        raise InputError(f"activation is {activation!r}; expected one of {', '.join(ACTIVATIONS)}")
     if not (running_mean.is_contiguous() and running_var.is_contiguous()):
         raise InputError("running statistics with gaps in memory; expected contiguous ones: they are updated in place")
     if added is not None and (activation == "silu" or added.shape != maps.shape):
@@ -252,8 +254,8 @@ def _moments(
 ):
     """Of each chunk the sums of the distances from the pivot, and of their squares: partial (S, chunks, 2, C).
 
-    The pivot is the number that the chunk's part begins with: measured from there, a mean far from zero costs no
-    digits; and as all chunks of a part measure from the same, their sums just add up.
+    The pivot is the number that the chunk's part begins with: measured from there, a mean far from zero costs hardly a
+    digit; and as all chunks of a part measure from the same, their sums just add up.
     """
     if ALIGNED:
         channels = channels // 8 * 8  # so that the compiler knows

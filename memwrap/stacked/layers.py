@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.modules.dropout import _DropoutNd
 
 from memwrap.encoders.blocks import Classifier
 from memwrap.encoders.efficientnet import MobileBlock, SqueezeExcitation
@@ -21,6 +20,21 @@ from memwrap.stacked import products
 Layer = Callable[[Tensor], Tensor]
 
 _ACTIVATIONS: dict[type[nn.Module], str] = {nn.ReLU: "relu", nn.SiLU: "silu"}
+_KNOWN = {
+    nn.Sequential,
+    nn.ModuleList,
+    nn.Conv2d,
+    nn.Linear,
+    nn.BatchNorm2d,
+    nn.Dropout,
+    nn.Identity,
+    nn.ReLU,
+    nn.SiLU,
+    nn.Sigmoid,
+    nn.MaxPool2d,
+    nn.AvgPool2d,
+    nn.Flatten,
+}
 _ACTIVATED: dict[str, Layer] = {"none": lambda maps: maps, "relu": functional.relu, "silu": functional.silu}
 
 
@@ -38,22 +52,31 @@ class Told:
 
 
 def unstackable(network: nn.Module) -> str | None:
-    """The kind of the first layer that cannot have the weights of several runs; None if there is none."""
-    for module in network.modules():
-        known = (
-            isinstance(module, nn.Linear)
-            or (
-                isinstance(module, nn.Conv2d)
-                and module.padding_mode == "zeros"
-                and module.padding not in ("same", "valid")
-            )
-            or _is_plain_normalisation(module)
-        )
-        holds = next(module.parameters(recurse=False), None) is not None or bool(module._buffers)
-        draws = isinstance(module, _DropoutNd) and type(module) is not nn.Dropout
-        if draws or (holds and not known):
-            return type(module).__name__
+    """What keeps a network from being stacked, in words; None if nothing does.
+
+    Layers are known by their exact kind: others might do something else with their weights, look across images, or
+    draw at random. Blocks of our own encoders do none of this.
+    """
+    for name, module in network.named_modules():
+        of_ours = type(module).__module__.startswith("memwrap.encoders.")
+        if not (of_ours or (type(module) in _KNOWN and _is_plain(module))):
+            return f"a layer of the kind {type(module).__name__}"
+        if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks:
+            return f"a hook on {name or 'itself'}"
+    places = [id(module) for _, module in network.named_modules(remove_duplicate=False)]
+    weights = [id(weight) for _, weight in network.named_parameters(remove_duplicate=False)]
+    if len(set(places)) < len(places) or len(set(weights)) < len(weights):
+        return "a layer or a weight in two places"
     return None
+
+
+def _is_plain(module: nn.Module) -> bool:
+    """Without options that a stacked layer does not have."""
+    if isinstance(module, nn.Conv2d):
+        return module.padding_mode == "zeros" and not isinstance(module.padding, str)
+    if isinstance(module, nn.BatchNorm2d):
+        return module.affine and module.track_running_stats and bool(module.momentum)
+    return True
 
 
 def stack_layers(network: nn.Module, values: Mapping[str, Tensor], told: Told, kernels: bool) -> None:
@@ -126,7 +149,7 @@ def _normalisation(
 ) -> Layer:
     """added: where a block leaves what is to be added before the activation, if it does; only with kernels."""
     own = [values[f"{name}.{each}"] for each in ("weight", "bias", "running_mean", "running_var")]
-    momentum, epsilon = layer.momentum or 0.0, layer.eps
+    momentum, epsilon = layer.momentum, layer.eps
     normalise: Callable[..., Tensor] = _normalised_part_by_part
     if kernels:
         from memwrap.kernels.normalisation import batch_norm
@@ -218,7 +241,7 @@ def _dropped_run_by_run(values: Tensor, share: float, seeds: Tensor, number: int
         torch.rand(part.shape, generator=torch.Generator().manual_seed(int(seed) + number)) >= share
         for part, seed in zip(values.chunk(len(seeds)), seeds, strict=True)
     ]
-    return values * torch.cat(kept) / (1 - share)
+    return torch.where(torch.cat(kept), values / (1 - share), 0.0)
 
 
 def _with_means(module: SqueezeExcitation | Classifier) -> Layer:
@@ -228,10 +251,6 @@ def _with_means(module: SqueezeExcitation | Classifier) -> Layer:
     if isinstance(module, SqueezeExcitation):
         return lambda maps: gated(maps, module.gate(means(maps)))
     return lambda images: module.head(module.dropout(means(module.features(images)).flatten(1)))
-
-
-def _is_plain_normalisation(layer: nn.Module) -> bool:
-    return isinstance(layer, nn.BatchNorm2d) and layer.affine and layer.track_running_stats and bool(layer.momentum)
 
 
 def _is_plain_depthwise(layer: nn.Conv2d) -> bool:

@@ -19,20 +19,17 @@ _LIGHTER = 4  # times: weights that are so much lighter than the maps are quicke
 
 
 def linear(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """rows (S * N, I), weight (S, O, I), bias (S, O) -> (S * N, O)"""
+    """rows (S * N, ..., I), weight (S, O, I), bias (S, O) -> (S * N, ..., O)"""
     runs, outputs, inputs = weight.shape
     out: Tensor = _Product.apply(rows.to(weight.dtype).reshape(runs, -1, inputs), weight)
     if bias is not None:
         out = out + bias.unsqueeze(1)
-    return out.reshape(-1, outputs)
+    return out.reshape(*rows.shape[:-1], outputs)
 
 
 def pointwise(maps: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """A convolution of kernel 1 as the product that it is: maps (S * N, I, H, W), weight (S, O, I, 1, 1)"""
-    count, inputs, height, width = maps.shape
-    rows = maps.permute(0, 2, 3, 1).reshape(-1, inputs)
-    out = linear(rows, weight.flatten(2), bias)
-    return out.reshape(count, height, width, -1).permute(0, 3, 1, 2)
+    return linear(maps.permute(0, 2, 3, 1), weight.flatten(2), bias).permute(0, 3, 1, 2)
 
 
 def convolution(maps: Tensor, weight: Tensor, bias: Tensor | None, like: nn.Conv2d) -> Tensor:
@@ -54,7 +51,7 @@ def _convolution_of_images(maps: Tensor, weight: Tensor, bias: Tensor | None, si
 
     Images have so few channels that neighbourhoods take little room, and gradients of images are not needed.
     """
-    outputs, channels, *kernel = weight.shape[1:]
+    channels, *kernel = weight.shape[2:]
     height, width = sizes.result_of(maps, kernel)
     down, across = sizes.padding
     padded = functional.pad(maps.to(weight.dtype).permute(0, 2, 3, 1), (0, 0, across, across, down, down))
@@ -63,8 +60,7 @@ def _convolution_of_images(maps: Tensor, weight: Tensor, bias: Tensor | None, si
     missing = -len(taps) * channels % 8
     neighbourhoods = torch.cat([*taps, padded.new_zeros(()).expand(len(maps), height, width, missing)], dim=3)
     factors = functional.pad(weight.permute(0, 1, 3, 4, 2).flatten(2), (0, missing))
-    out = linear(neighbourhoods.reshape(-1, neighbourhoods.shape[3]), factors, bias)
-    return out.reshape(len(maps), height, width, outputs).permute(0, 3, 1, 2)
+    return linear(neighbourhoods, factors, bias).permute(0, 3, 1, 2)
 
 
 class _Product(torch.autograd.Function):
@@ -129,7 +125,8 @@ class _Sizes:
 
     def can_turn(self, maps: Tensor, weight: Tensor) -> bool:
         """Whether maps get their gradient by a convolution, too, and sooner: it needs no copy to its place."""
-        return self.is_plain and _LIGHTER * weight.numel() < maps.numel()
+        within = all(own < length for own, length in zip(self.padding, weight.shape[3:], strict=True))
+        return self.is_plain and within and _LIGHTER * weight.numel() < maps.numel()
 
     def turned(self, weight: Tensor) -> Tensor:
         """The weights of that convolution, (S, I, O, k, k): turned around, outputs and inputs exchanged."""
@@ -186,7 +183,7 @@ def _convolve(maps: Tensor, weight: Tensor, out: Tensor, sizes: _Sizes) -> None:
         sizes.groups,
         chosen.benchmark,
         chosen.deterministic,
-        chosen.conv.fp32_precision != "ieee",  # type: ignore[attr-defined]
+        chosen.conv.fp32_precision == "tf32",  # type: ignore[attr-defined]
         out=out,
     )
 

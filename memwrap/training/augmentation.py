@@ -43,6 +43,7 @@ def prepared(
 ) -> Tensor:
     """pixels uint8 (n, C, H, W), numbers (n, NUMBERS) -> normalised images (n, C, H, W), changed at random
 
+    mean, std: as `memwrap.transform.normalised` takes them.
     What comes in from outside an image, and what is erased of it, is zero: the mean colour. In full precision always:
     rounded to bf16, the places that pixels come from would be off by a good part of a pixel.
     """

@@ -153,9 +153,13 @@ class Trainer:
         done.loss, done.correct, done.seen = 0.0, 0, 0
         return ended
 
-    def diverged(self, what: str) -> DivergedError:
-        """The error to end with when NaN or infinity shows in this step, or after the last."""
-        step, lr = min(self.progress.step + 1, self.steps), self.optimizer.param_groups[0]["lr"]
+    def diverged(self, what: str, lr: float | None = None) -> DivergedError:
+        """The error to end with when NaN or infinity shows in this step, or after the last.
+
+        lr: the step's rate, if the optimiser does not have it.
+        """
+        step = min(self.progress.step + 1, self.steps)
+        lr = self.optimizer.param_groups[0]["lr"] if lr is None else lr
         return DivergedError(
             f"training diverged in step {step} of {self.steps} (epoch {math.ceil(step / self.plan.steps_per_epoch)}) "
             f"at learning rate {lr:.3g}: {what.rstrip('.?')}. Try a lower rate (lr {self.settings.lr / 10:.2g}), "

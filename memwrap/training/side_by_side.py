@@ -3,7 +3,7 @@
 Small networks leave most of a GPU idle, and Python cannot launch their kernels as fast as they run. So the runs are
 stacked: one kernel does the work of all, and their step is captured as one CUDA graph. Images lie on the device, every
 draw is made ahead, and a replay of the graph takes its step's draws from the place where a counter points. It is the
-same step as the loop's.
+same step as the loop's, but for what dropout draws.
 """
 
 import math
@@ -17,7 +17,6 @@ from torch import Tensor
 from memwrap.data.labelled import HeldImages
 from memwrap.errors import DivergedError, SettingsError
 from memwrap.seeds import derived
-from memwrap.settings import SettledSettings
 from memwrap.stacked.layers import unstackable
 from memwrap.stacked.stack import Stack, StackedSgd
 from memwrap.tracing import unchecked
@@ -72,7 +71,7 @@ class SideBySide:
     def _group_for(self, trainers: Sequence[Trainer]) -> "_Group":
         _check(trainers)
         images = max(len(trainer.plan.labels) for trainer in trainers)
-        key = (len(trainers), repr(_kind(trainers[0].settings)), trainers[0].model.transform.shape)
+        key = (len(trainers), _kind(trainers[0]))
         if self._kept is not None and self._kept[0] == key and self._kept[1].capacity >= images:
             return self._kept[1]
         self._kept = None
@@ -123,10 +122,10 @@ class _Group:
         self.rate = torch.zeros((), device=device)
         self.optimizer = StackedSgd(self.stack, self.rate, settings.momentum, settings.weight_decay, settings.clip)
         self.images = len(next(first.plan.steps(0, 1)).indices)
-        transform = first.model.transform
-        # On the device, as nothing can be brought there while a graph is captured.
-        self.mean, self.std = (torch.tensor(values, device=device) for values in (transform.mean, transform.std))
-        self.pixels = torch.zeros(runs, capacity, *transform.shape, dtype=torch.uint8, device=device)
+        shape = first.model.transform.shape
+        # On the device, as nothing can be brought there while a graph is captured: of each run and channel.
+        self.mean, self.std = (torch.zeros(runs, shape[0], device=device) for _ in range(2))
+        self.pixels = torch.zeros(runs, capacity, *shape, dtype=torch.uint8, device=device)
         self.labels = torch.zeros(runs, capacity, dtype=torch.int64, device=device)
         self.run = torch.arange(runs, device=device).unsqueeze(1)
         self.rates = torch.zeros(STEPS_AT_ONCE, device=device)
@@ -147,7 +146,9 @@ class _Group:
         self.optimizer.forget()
         self.stack.load([trainer.model for trainer in trainers])
         for run, trainer in enumerate(trainers):
-            images = _held(trainer).pixels
+            transform, images = trainer.model.transform, _held(trainer).pixels
+            self.mean[run].copy_(torch.tensor(transform.mean))
+            self.std[run].copy_(torch.tensor(transform.std))
             self.pixels[run, : len(images)].copy_(images)
             self.labels[run, : len(images)].copy_(trainer.plan.labels)
 
@@ -205,7 +206,8 @@ class _Group:
     def _logits(self, pixels: Tensor, numbers: Tensor) -> Tensor:
         """pixels (S * (B + M), C, H, W) and the numbers for their changes -> logits (S, B, classes)"""
         inputs = self.settings.batch_size
-        images = augmentation.prepared(pixels, numbers, self.settings.augment, self.mean, self.std)
+        mean, std = (_for_each_image(values, len(pixels)) for values in (self.mean, self.std))
+        images = augmentation.prepared(pixels, numbers, self.settings.augment, mean, std)
         with unchecked():
             return self.stack.judge(
                 lambda layer, encodings: logits_of_inputs(layer, encodings, inputs), self.stack.encode(images, inputs)
@@ -227,6 +229,12 @@ class _Group:
         self.graph = graph
 
 
+def _for_each_image(values: Tensor, images: int) -> Tensor:
+    """values (S, C) of each run -> (N, C, 1, 1), of each of the images of all runs"""
+    runs, channels = values.shape
+    return values.unsqueeze(1).expand(-1, images // runs, -1).reshape(images, channels, 1, 1)
+
+
 @contextmanager
 def _kernels_chosen_by_time() -> Iterator[None]:
     """cuDNN tries all that it has for each convolution, once: a graph is replayed thousands of times."""
@@ -240,10 +248,10 @@ def _kernels_chosen_by_time() -> Iterator[None]:
 def _check(trainers: Sequence[Trainer]) -> None:
     """What a graph can hold."""
     first = trainers[0]
-    if any(repr(_kind(trainer.settings)) != repr(_kind(first.settings)) for trainer in trainers) or any(
-        trainer.steps != first.steps for trainer in trainers
-    ):
-        raise SettingsError("the runs are of different kinds; expected settings that differ in the seed alone")
+    if any(_kind(trainer) != _kind(first) or trainer.steps != first.steps for trainer in trainers):
+        raise SettingsError(
+            "the runs are of different kinds; expected models and settings that differ in the seed alone"
+        )
     for trainer in trainers:
         if reason := unfit(trainer):
             raise SettingsError(f"a run cannot be trained beside others: {reason}")
@@ -259,8 +267,8 @@ def unfit(trainer: Trainer) -> str | None:
         return "its encoder is frozen"
     if not isinstance(trainer.images, HeldImages):
         return "its images are not held in memory"
-    if kind := unstackable(trainer.model.encoder):
-        return f"its encoder has a layer of the kind {kind}"
+    if obstacle := unstackable(trainer.model.encoder):
+        return f"its encoder has {obstacle}"
     return None
 
 
@@ -269,14 +277,24 @@ def _held(trainer: Trainer) -> HeldImages:
     return trainer.images
 
 
-def _kind(settings: SettledSettings) -> SettledSettings:
-    """The settings without what may differ between runs that take the same steps."""
-    return replace(settings, seed=0, samples=None, epochs=1)
+def _kind(trainer: Trainer) -> tuple[object, ...]:
+    """What must be the same in runs that take the same steps: settings, images of a step, and what the model holds."""
+    settings = replace(trainer.settings, seed=0, samples=None, epochs=1)
+    learning = {name for name, parameter in trainer.model.named_parameters() if parameter.requires_grad}
+    values = trainer.model.state_dict().items()
+    return (
+        repr(settings),
+        len(next(trainer.plan.steps(0, 1)).indices),
+        trainer.model.transform.shape,
+        tuple((name, tuple(value.shape), value.dtype, name in learning) for name, value in values),
+    )
 
 
 def _failure(trainer: Trainer, start: int, losses: Sequence[float]) -> DivergedError | None:
     for number, loss in enumerate(losses):
         if not math.isfinite(loss):
-            trainer.progress = Progress(step=start + number)
-            return trainer.diverged(f"the loss is {loss}")
+            step = start + number
+            trainer.progress = Progress(step=step)
+            lr = learning_rate(trainer.settings, step, trainer.plan.steps_per_epoch)
+            return trainer.diverged(f"the loss is {loss}", lr)
     return None

@@ -81,7 +81,7 @@ def judge_and_move(
 
 
 class Clipping:
-    """An optimiser whose steps are no longer than gradients of this length make them."""
+    """An optimiser that shortens gradients to this length before it takes a step."""
 
     def __init__(self, optimizer: Optimizer, most: float) -> None:
         self._optimizer, self._most = optimizer, most

@@ -1,25 +1,12 @@
 """Means and gating by kernels against torch in float64, on a GPU; without one, slowly, by Triton's interpreter."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from torch import Tensor
 from torch.testing import assert_close
 
 from memwrap import InputError
-
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-
-# Triton decides when it is imported whether it compiles or interprets: without a GPU, another process runs these.
-runs_kernels = pytest.mark.skipif(
-    not (INTERPRETED or torch.cuda.is_available()),
-    reason="needs a GPU, or Triton's interpreter, which another test starts",
-)
+from tests.with_kernels import DEVICE, INTERPRETED, run_by_the_interpreter, runs_kernels, starts_the_interpreter
 
 SHAPES = [
     (1, 8, 1, 1),
@@ -30,20 +17,9 @@ SHAPES = [
 ]
 
 
-@pytest.mark.skipif(INTERPRETED or torch.cuda.is_available(), reason="the tests below run by themselves")
+@starts_the_interpreter
 def test_gating_by_the_interpreter() -> None:
-    pytest.importorskip("triton")
-    here = Path(__file__)
-    result = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(here)],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        cwd=here.parents[2],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 0, result.stdout[-3000:]
-    assert " passed" in result.stdout
+    run_by_the_interpreter(__file__)
 
 
 def numbers(*shape: int, dtype: torch.dtype, seed: int = 0) -> Tensor:

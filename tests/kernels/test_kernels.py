@@ -1,10 +1,6 @@
 """The kernels against torch's own layers, on a GPU; without one, slowly, by Triton's interpreter."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,31 +9,12 @@ from torch.nn import functional
 from torch.testing import assert_close
 
 from memwrap import InputError
-
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-
-# Triton decides when it is imported whether it compiles or interprets: without a GPU, another process runs these.
-runs_kernels = pytest.mark.skipif(
-    not (INTERPRETED or torch.cuda.is_available()),
-    reason="needs a GPU, or Triton's interpreter, which another test starts",
-)
+from tests.with_kernels import DEVICE, INTERPRETED, run_by_the_interpreter, runs_kernels, starts_the_interpreter
 
 
-@pytest.mark.skipif(INTERPRETED or torch.cuda.is_available(), reason="the tests below run by themselves")
+@starts_the_interpreter
 def test_the_kernels_by_the_interpreter() -> None:
-    pytest.importorskip("triton")
-    here = Path(__file__)
-    result = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(here)],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        cwd=here.parents[2],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 0, result.stdout[-3000:]
-    assert " passed" in result.stdout
+    run_by_the_interpreter(__file__)
 
 
 def maps_of(*shape: int, mean: float = 0.0) -> Tensor:
@@ -113,6 +90,28 @@ def test_normalisation_and_activation_of_both_parts(
     runs: int, channels: int, side: int, mean: float, first: int, activation: str
 ) -> None:
     check_normalisation(runs, channels, side, mean, first, activation)
+
+
+@runs_kernels
+@pytest.mark.parametrize(("activation", "first"), [("none", 2), ("relu", IMAGES), ("silu", 3)])
+def test_maps_in_bfloat16_are_rounded_once(activation: str, first: int) -> None:
+    from memwrap.kernels.normalisation import batch_norm
+
+    maps = maps_of(2 * IMAGES, 24, 3, 3).detach().bfloat16().requires_grad_()
+    weight, bias = (torch.randn(2, 24, device=DEVICE, requires_grad=True) for _ in range(2))
+    running = torch.zeros(2, 24, device=DEVICE), torch.ones(2, 24, device=DEVICE)
+    inputs = [twin(each.double()) for each in (maps, weight, bias)]
+    expected = normalised_one_by_one(*inputs, (running[0].double(), running[1].double()), activation, first)
+    out = batch_norm(maps, weight, bias, *running, 0.1, 1e-5, activation, first)
+    assert out.dtype == torch.bfloat16
+    once = torch.finfo(torch.bfloat16).eps / (1 if INTERPRETED else 2)  # the interpreter cuts off what a GPU rounds
+    assert_close(out.double(), expected, atol=1e-5, rtol=once + 1e-5)
+    gradient = torch.randn(out.shape, generator=torch.Generator().manual_seed(1)).to(out)
+    found = torch.autograd.grad(out, (maps, weight, bias), gradient)
+    wanted = torch.autograd.grad(expected, inputs, gradient.double())
+    assert_close(found[0].double(), wanted[0], atol=1e-4, rtol=once + 1e-4)
+    for one, other in zip(found[1:], wanted[1:], strict=True):
+        assert_close(one.double(), other, atol=1e-3, rtol=1e-4)
 
 
 @runs_kernels
@@ -329,3 +328,12 @@ def test_a_run_draws_what_it_draws_alone() -> None:
     kept = (together[0] != 0).split(20)
     assert kept[0].equal(kept[2])
     assert not kept[0].equal(kept[1])
+
+
+@runs_kernels
+@pytest.mark.parametrize(("shape", "stride"), [((1, 8, 1, 7, 7), 1), ((1, 8, 1, 3, 3), 3), ((1, 4, 1, 3, 3), 1)])
+def test_what_the_depthwise_kernels_cannot_do_is_refused(shape: tuple[int, ...], stride: int) -> None:
+    from memwrap.kernels.depthwise import depthwise
+
+    with pytest.raises(InputError, match=r"expected \(runs, 8, 1, 3, 3\) or \(runs, 8, 1, 5, 5\), and stride 1 or 2"):
+        depthwise(maps_of(2, 8, 4, 4), torch.zeros(shape, device=DEVICE), stride)

@@ -1,14 +1,13 @@
 """Stacked layers against the same networks by themselves, with the kernels and without."""
 
 import copy
-import os
-import subprocess
-import sys
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
+from torch.testing import assert_close
 
 from memwrap import encoders
 from memwrap.encoders.blocks import Classifier
@@ -17,26 +16,15 @@ from memwrap.encoders.mobilenet import InvertedResidual
 from memwrap.encoders.resnet import ResidualBlock
 from memwrap.precision import exact_convolutions
 from memwrap.stacked.layers import Told, stack_layers, unstackable
+from memwrap.stacked.products import convolution
+from tests.with_kernels import DEVICE, run_by_the_interpreter, runs_kernels, starts_the_interpreter
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 RUNS, IMAGES, FIRST = 2, 7, 4
 
 
-@pytest.mark.skipif(INTERPRETED or torch.cuda.is_available(), reason="the tests below run by themselves")
+@starts_the_interpreter
 def test_the_networks_by_the_interpreter() -> None:
-    pytest.importorskip("triton")
-    here = Path(__file__)
-    result = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "kernels", str(here)],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        cwd=here.parents[2],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 0, result.stdout[-3000:]
-    assert " passed" in result.stdout
+    run_by_the_interpreter(__file__)
 
 
 def network(name: str) -> nn.Module:
@@ -46,7 +34,7 @@ def network(name: str) -> nn.Module:
         ),
         "efficient": lambda: nn.Sequential(MobileBlock(8, 8, 1, 3, 1), MobileBlock(8, 12, 2, 5, 2)),
         "grouped": lambda: nn.Sequential(
-            nn.Conv2d(8, 16, 3, groups=4), nn.BatchNorm2d(16), nn.Conv2d(16, 8, 1, stride=2), Normalised(8)
+            nn.Conv2d(8, 16, 3, groups=4), nn.BatchNorm2d(16), nn.Conv2d(16, 8, 1, stride=2), nn.BatchNorm2d(8)
         ),
         "residual": lambda: nn.Sequential(ResidualBlock(8, 8, 1), ResidualBlock(8, 12, 2)),
         "stem": lambda: nn.Sequential(nn.Conv2d(8, 12, (1, 3), padding=(0, 2)), nn.Conv2d(12, 5, 2, padding=(1, 0))),
@@ -54,17 +42,6 @@ def network(name: str) -> nn.Module:
         "linear": lambda: nn.Sequential(nn.Flatten(), nn.Linear(8 * 64, 6), nn.ReLU(), nn.Linear(6, 3, bias=False)),
     }
     return small[name]() if name in small else encoders.create(name, 10).features
-
-
-class Normalised(nn.Module):
-    """A normalisation that is in no chain."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.norm = nn.BatchNorm2d(channels)
-
-    def forward(self, maps: Tensor) -> Tensor:
-        return self.norm(maps).relu()
 
 
 def names() -> list[str]:
@@ -80,12 +57,12 @@ def in_two_passes(of: nn.Module, images: Tensor, gradient: Tensor) -> Tensor:
     return out.detach().double()
 
 
-@pytest.mark.parametrize("kernels", [True, False], ids=["kernels", "torch"])
+@pytest.mark.parametrize(
+    "kernels", [pytest.param(True, marks=runs_kernels, id="kernels"), pytest.param(False, id="torch")]
+)
 @pytest.mark.parametrize("name", names())
 def test_a_stacked_network_is_the_same_function(name: str, kernels: bool) -> None:
     """All runs and both parts in one pass, against two passes of each; how exactly, torch's own rounding says."""
-    if kernels and not (INTERPRETED or torch.cuda.is_available()):
-        pytest.skip("needs a GPU, or Triton's interpreter, which another test starts")
     torch.manual_seed(0)
     plain = [network(name).to(DEVICE).train() for _ in range(RUNS)]
     exact = [copy.deepcopy(each).double() for each in plain]
@@ -137,12 +114,84 @@ def compare(
                 check(place, values[place][run], buffer, plain[run].get_buffer(place))
 
 
-def test_what_cannot_be_stacked_is_named() -> None:
-    assert unstackable(nn.Sequential(nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3), nn.Dropout(), nn.MaxPool2d(2))) is None
-    assert unstackable(nn.Sequential(nn.Conv2d(3, 3, 1), nn.LayerNorm(3))) == "LayerNorm"
-    assert unstackable(nn.BatchNorm2d(3, affine=False)) == "BatchNorm2d"
-    assert unstackable(nn.BatchNorm2d(3, track_running_stats=False)) == "BatchNorm2d"
-    assert unstackable(nn.BatchNorm2d(3, momentum=None)) == "BatchNorm2d"
-    assert unstackable(nn.Conv2d(3, 3, 3, padding_mode="reflect")) == "Conv2d"
-    assert unstackable(nn.Conv2d(3, 3, 3, padding="same")) == "Conv2d"
-    assert unstackable(nn.Dropout2d()) == "Dropout2d"
+class Standardised(nn.Conv2d):
+    def forward(self, maps: Tensor) -> Tensor:
+        return self._conv_forward(maps, self.weight - self.weight.mean(), self.bias)
+
+
+class Doubling(nn.Sequential):
+    def forward(self, maps: Tensor) -> Tensor:
+        return 2 * super().forward(maps)
+
+
+class Centred(nn.Module):
+    def forward(self, maps: Tensor) -> Tensor:
+        return maps - maps.mean(0)
+
+
+class Activated(nn.BatchNorm2d):
+    def forward(self, maps: Tensor) -> Tensor:
+        return super().forward(maps).relu()
+
+
+def with_a_hook() -> nn.Module:
+    network = nn.Sequential(nn.Conv2d(3, 3, 1), nn.ReLU())
+    network[1].register_forward_hook(lambda *_: None)
+    return network
+
+
+def with_a_weight_in_two_places() -> nn.Module:
+    network = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    network[1].weight = network[0].weight
+    return network
+
+
+def with_a_layer_in_two_places() -> nn.Module:
+    relu = nn.ReLU()
+    return nn.Sequential(nn.Conv2d(3, 3, 1), relu, nn.Conv2d(3, 3, 1), relu)
+
+
+@pytest.mark.parametrize(
+    ("made", "obstacle"),
+    [
+        (lambda: nn.LayerNorm(3), "a layer of the kind LayerNorm"),
+        (lambda: nn.BatchNorm2d(3, affine=False), "a layer of the kind BatchNorm2d"),
+        (lambda: nn.BatchNorm2d(3, track_running_stats=False), "a layer of the kind BatchNorm2d"),
+        (lambda: nn.BatchNorm2d(3, momentum=None), "a layer of the kind BatchNorm2d"),
+        (lambda: nn.Conv2d(3, 3, 3, padding_mode="reflect"), "a layer of the kind Conv2d"),
+        (lambda: nn.Conv2d(3, 3, 3, padding="same"), "a layer of the kind Conv2d"),
+        (nn.Dropout2d, "a layer of the kind Dropout2d"),
+        (nn.RReLU, "a layer of the kind RReLU"),
+        (lambda: Standardised(3, 3, 1), "a layer of the kind Standardised"),
+        (lambda: Doubling(nn.ReLU()), "a layer of the kind Doubling"),
+        (lambda: Activated(3), "a layer of the kind Activated"),
+        (Centred, "a layer of the kind Centred"),
+        (with_a_hook, "a hook on 0.1"),
+        (with_a_weight_in_two_places, "a layer or a weight in two places"),
+        (with_a_layer_in_two_places, "a layer or a weight in two places"),
+    ],
+)
+def test_what_cannot_be_stacked_is_named(made: Callable[[], nn.Module], obstacle: str) -> None:
+    assert unstackable(nn.Sequential(made(), nn.ReLU())) == obstacle
+
+
+@pytest.mark.parametrize("name", encoders.names())
+def test_all_our_encoders_can_be_stacked(name: str) -> None:
+    assert unstackable(encoders.create(name, 3)) is None
+
+
+def test_a_convolution_with_wide_padding_goes_back_too() -> None:
+    """By the gradient of torch: as a convolution, its padding would be negative."""
+    weight = torch.randn(2, 4, 3, 3, 3, dtype=torch.float64, requires_grad=True)
+    maps = torch.randn(6, 3, 5, 5, dtype=torch.float64, requires_grad=True)
+    out = convolution(maps, weight, None, nn.Conv2d(3, 4, 3, padding=3))
+    expected = torch.cat(
+        [functional.conv2d(own, each, padding=3) for own, each in zip(maps.chunk(2), weight, strict=True)]
+    )
+    weighing = torch.randn_like(out)
+    for one, other in zip(
+        torch.autograd.grad(out, (maps, weight), weighing),
+        torch.autograd.grad(expected, (maps, weight), weighing),
+        strict=True,
+    ):
+        assert_close(one, other)
