@@ -56,3 +56,10 @@ def test_the_readme_has_the_table_its_caption_and_a_line_for_each_other(summary:
 def test_a_readme_without_a_place_is_told(summary: ModuleType, folder: Path) -> None:
     with pytest.raises(SystemExit, match="has no place for results; expected the lines <!-- made by"):
         summary.files(folder, "no place here")
+
+
+def test_the_readme_and_the_tables_are_what_the_records_give(
+    summary: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["summary.py", "--check"])
+    assert summary.main() == 0, "run python results/summary.py"

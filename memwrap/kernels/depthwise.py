@@ -50,14 +50,14 @@ class _Depthwise(torch.autograd.Function):
         gradient = in_rows(gradients[0])
         of_maps = torch.empty_like(maps)
         if ctx.stride == 1:
-            _convolve(gradient, taps, of_maps, stride=1, flipped=True)
+            _convolve(gradient, taps.flip(1), of_maps, stride=1)
         else:
             _spread(gradient, taps, of_maps)
         return of_maps, _for_weight(gradient, maps, weight, ctx.stride), None
 
 
-# The numbers that a program holds of one place of its strip, the warps that share them, the rows of a strip (at most, a
-# power of two; of stride 2 half as many), and about how many programs reduce, for all runs together. A thread has 8 of
+# The numbers that a program holds of one place of its strip, the warps that share them, the rows of a strip (4, 2
+# or 1; of stride 2 half as many), and about how many programs reduce, for all runs together. A thread has 8 of
 # the numbers, which one load of 16 bytes brings, or 4 where it keeps 25 sums of each: its registers hold no more.
 _STRIPS = {"tile": 512, "warps": 2, "rows": 4}
 _SPREADING = {"tile": 1024, "warps": 4}
@@ -85,11 +85,11 @@ def _side_of(taps: Tensor) -> int:
     return math.isqrt(taps.shape[1])
 
 
-def _convolve(source: Tensor, taps: Tensor, out: Tensor, stride: int, flipped: bool = False) -> Tensor:
+def _convolve(source: Tensor, taps: Tensor, out: Tensor, stride: int) -> Tensor:
     runs, images = len(taps), images_of_each(source, len(taps))
     channels, down, across = out.shape[1:]
     block_c = width_of(channels)
-    block_p, rows = _STRIPS["tile"] // block_c, _rows_of_strips(_STRIPS, down, stride)
+    block_p, rows = _STRIPS["tile"] // block_c, _STRIPS["rows"] // stride
     strips, columns = _strips_of(images, down, across, rows, block_p), triton.cdiv(channels, block_c)
     _strip[(strips * columns, runs)](
         source,
@@ -100,7 +100,6 @@ def _convolve(source: Tensor, taps: Tensor, out: Tensor, stride: int, flipped: b
         *source.shape[2:],
         down,
         across,
-        FLIPPED=flipped,
         STRIDE=stride,
         K=_side_of(taps),
         ROWS=rows,
@@ -142,7 +141,7 @@ def _for_weight(gradient: Tensor, maps: Tensor, weight: Tensor, stride: int) -> 
     side = weight.shape[-1]
     config = _STRIPS_FOR_WEIGHT[side]
     block_c = width_of(channels)
-    block_p, rows = config["tile"] // block_c, _rows_of_strips(config, down, stride)
+    block_p, rows = config["tile"] // block_c, config["rows"] // stride
     strips, columns = _strips_of(images, down, across, rows, block_p), triton.cdiv(channels, block_c)
     # Each program takes `turns` strips of a run, one after the other.
     turns = triton.cdiv(runs * strips * columns, config["programs"])
@@ -168,11 +167,6 @@ def _for_weight(gradient: Tensor, maps: Tensor, weight: Tensor, stride: int) -> 
         num_warps=config["warps"],
     )
     return _merged(partial, weight)
-
-
-def _rows_of_strips(config: dict[str, int], down: int, stride: int) -> int:
-    """How many rows strips have in a result of `down` rows: no more than there are."""
-    return min(config["rows"] // stride, int(triton.next_power_of_2(down)))
 
 
 def _strips_of(images: int, down: int, across: int, rows: int, block_p: int) -> int:
@@ -208,12 +202,9 @@ def _first_tap(taps, run, channels, column, BLOCK_P: tl.constexpr, K: tl.constex
 
 
 @triton.jit
-def _factor_at(first, i, j, channels, inside, FLIPPED: tl.constexpr, K: tl.constexpr):
-    """The factors of tap (i, j), or of the one opposite, (P, C); anything outside, of which nothing is stored."""
-    tap = i * K + j
-    if FLIPPED:
-        tap = K * K - 1 - tap
-    return tl.load(first + tap * channels, mask=inside)
+def _factor_at(first, i, j, channels, inside, K: tl.constexpr):
+    """The factors of tap (i, j), (P, C); anything outside, of which nothing is stored."""
+    return tl.load(first + (i * K + j) * channels, mask=inside)
 
 
 @triton.jit
@@ -237,7 +228,6 @@ def _strip(
     width,
     down,
     across,
-    FLIPPED: tl.constexpr,
     STRIDE: tl.constexpr,
     K: tl.constexpr,
     ROWS: tl.constexpr,
@@ -246,7 +236,7 @@ def _strip(
     ALIGNED: tl.constexpr,
 ):
     """A strip of a convolution's result, down x across, from a source, height x width: left columns, a, and right ones,
-    b. FLIPPED: with the kernel turned around, as gradients go back."""
+    b."""
     if ALIGNED:
         channels = channels // 8 * 8  # so that the compiler knows
     number, column = own_part(channels, BLOCK_C)
@@ -263,12 +253,12 @@ def _strip(
     for j in tl.static_range(K + STRIDE):  # columns of the source, which both may need
         for i in tl.static_range(K):
             if j < K:
-                factor = _factor_at(first, i, j, channels, inside, FLIPPED, K)
+                factor = _factor_at(first, i, j, channels, inside, K)
                 a0, a1, a2, a3 = _tap_added(
                     a0, a1, a2, a3, factor, corner, top, left, i, j, height, width, channels, inside, STRIDE, ROWS
                 )
             if j >= STRIDE:
-                factor = _factor_at(first, i, j - STRIDE, channels, inside, FLIPPED, K)
+                factor = _factor_at(first, i, j - STRIDE, channels, inside, K)
                 b0, b1, b2, b3 = _tap_added(
                     b0, b1, b2, b3, factor, corner, top, left, i, j, height, width, channels, inside, STRIDE, ROWS
                 )
@@ -381,7 +371,7 @@ def _reached(
         for u in tl.static_range(-1, 2):
             i, j = a + K // 2 - 2 * v, b + K // 2 - 2 * u
             if i >= 0 and i < K and j >= 0 and j < K:
-                factor = _factor_at(first, i, j, channels, inside, False, K)
+                factor = _factor_at(first, i, j, channels, inside, K)
                 total += factor * _numbers_at(corner, y, x, v, u, down, across, channels, inside)
     return total
 

@@ -44,7 +44,7 @@ class Engine(Protocol):
     ) -> Sequence[DivergedError | None]:
         """Run each Trainer to its end, or until `stop`, and say which diverged; they differ in their seeds alone.
 
-        progress(steps done, steps): now and then. What else goes wrong is raised, and then each is tried by itself.
+        progress(steps done, steps): now and then. What else goes wrong is raised, and then both halves are tried.
         """
 
 
@@ -274,11 +274,12 @@ def _made(
     elif len(group) == 1:
         yield Failure(group[0], trained, origin, records.now())
     else:
-        # One of them has died, or they were too many at once. By itself, each shows what it comes to.
-        _free(means.device)
-        for task in group:
+        # One of them has died, or they were too many at once. In halves, it shows which, or how many are not.
+        middle = len(group) // 2
+        for half in (group[:middle], group[middle:]):
+            _free(means.device)
             if not stop():
-                yield from _made([task], data, means, steps, stop)
+                yield from _made(half, data, means, steps, stop)
 
 
 @dataclass(frozen=True)

@@ -332,12 +332,19 @@ def test_of_several_that_the_loop_is_given_one_may_diverge(
     assert {entry.origin.side_by_side for entry in shop.entries} == {4}
 
 
-def test_what_is_too_much_at_once_is_run_one_by_one(shop: Shop, whole: dict[Task, dict[str, Any]]) -> None:
-    shop.engine, shop.side_by_side = engine, _ = Dying((), torch.OutOfMemoryError("full"), most=1), 2
+def test_what_is_too_much_at_once_is_run_in_halves(shop: Shop, whole: dict[Task, dict[str, Any]]) -> None:
+    shop.engine, shop.side_by_side = engine, _ = Dying((), torch.OutOfMemoryError("full"), most=2), 4
     shop.run(seeds(4))
-    assert engine.groups == [[0, 1], [0], [1], [2, 3], [2], [3]]
+    assert engine.groups == [[0, 1, 2, 3], [0, 1], [2, 3]]
     assert shop.results == whole
-    assert {entry.origin.side_by_side for entry in shop.entries} == {1}
+    assert {entry.origin.side_by_side for entry in shop.entries} == {2}
+
+
+def test_one_that_dies_among_others_is_found_in_halves(shop: Shop, whole: dict[Task, dict[str, Any]]) -> None:
+    shop.engine, shop.side_by_side = engine, _ = Dying((2,), RuntimeError("lost")), 4
+    shop.run(seeds(4))
+    assert engine.groups == [[0, 1, 2, 3], [0, 1], [2, 3], [2], [3]]
+    assert shop.results == {task: whole[task] for task in whole if task.seed != 2}
 
 
 @pytest.mark.parametrize("variant", ["memory_wrap", "standard"])
