@@ -102,6 +102,8 @@ ROOMS = [
     "stacked",
     "stacked.streams",
     "stacked.products",
+    "stacked.run_by_run",
+    "stacked.obstacles",
     "stacked.layers",
     "stacked.stack",
     "training.schedule",

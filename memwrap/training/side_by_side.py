@@ -17,7 +17,7 @@ from torch import Tensor
 from memwrap.data.labelled import HeldImages
 from memwrap.errors import DivergedError, SettingsError
 from memwrap.seeds import derived
-from memwrap.stacked.layers import unstackable
+from memwrap.stacked.obstacles import unstackable
 from memwrap.stacked.stack import Stack, StackedSgd
 from memwrap.tracing import unchecked
 from memwrap.training import augmentation
