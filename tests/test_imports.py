@@ -102,6 +102,7 @@ ROOMS = [
     "stacked",
     "stacked.streams",
     "stacked.products",
+    "stacked.convolutions",
     "stacked.run_by_run",
     "stacked.obstacles",
     "stacked.layers",

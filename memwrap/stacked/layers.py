@@ -13,7 +13,9 @@ from memwrap.encoders.blocks import Classifier
 from memwrap.encoders.efficientnet import MobileBlock, SqueezeExcitation
 from memwrap.encoders.mobilenet import InvertedResidual
 from memwrap.encoders.resnet import ResidualBlock
-from memwrap.stacked import products, run_by_run
+from memwrap.stacked import run_by_run
+from memwrap.stacked.convolutions import convolution, pointwise
+from memwrap.stacked.products import linear
 
 Layer = Callable[[Tensor], Tensor]
 Block = ResidualBlock | InvertedResidual | MobileBlock
@@ -73,14 +75,14 @@ class _Stacking:
     def _product(self, name: str, layer: nn.Conv2d | nn.Linear) -> Layer:
         weight, bias = self.values[f"{name}.weight"], self.values.get(f"{name}.bias")
         if isinstance(layer, nn.Linear):
-            return lambda rows: products.linear(rows, weight, bias)
+            return lambda rows: linear(rows, weight, bias)
         if self.kernels and _is_plain_depthwise(layer):
             from memwrap.kernels.depthwise import depthwise  # Triton is there where there is a GPU
 
             return lambda maps: depthwise(maps, weight, layer.stride[0])
         if _is_pointwise(layer):
-            return lambda maps: products.pointwise(maps, weight, bias)
-        return lambda maps: products.convolution(maps, weight, bias, layer)
+            return lambda maps: pointwise(maps, weight, bias)
+        return lambda maps: convolution(maps, weight, bias, layer)
 
     def _normalisation(
         self, name: str, layer: nn.BatchNorm2d, activation: str = "none", added: list[Tensor] | None = None

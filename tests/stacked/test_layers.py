@@ -15,9 +15,9 @@ from memwrap.encoders.efficientnet import MobileBlock
 from memwrap.encoders.mobilenet import InvertedResidual
 from memwrap.encoders.resnet import ResidualBlock
 from memwrap.precision import exact_convolutions
+from memwrap.stacked.convolutions import convolution
 from memwrap.stacked.layers import Told, stack_layers
 from memwrap.stacked.obstacles import unstackable
-from memwrap.stacked.products import convolution
 from tests.with_kernels import DEVICE, run_by_the_interpreter, runs_kernels, starts_the_interpreter
 
 RUNS, IMAGES, FIRST = 2, 7, 4
