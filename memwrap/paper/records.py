@@ -15,7 +15,8 @@ from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from types import UnionType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from memwrap.errors import MemwrapError, RunError, SaveError, brief
 from memwrap.locks import alone
@@ -121,7 +122,7 @@ def score(metrics: Mapping[str, Any], metric: str, source: str = SUBSET) -> floa
     if found is None:
         return None
     if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found <= 1:
-        raise ValueError(f"{metric} is {found!r}; expected a share from 0 to 1")
+        raise ValueError(f"has {found!r} as {metric}; expected a share from 0 to 1")
     return float(found)
 
 
@@ -141,6 +142,16 @@ def append(path: Path, entry: Record | Failure) -> None:
             os.fsync(file.fileno())
     except OSError as error:
         raise SaveError(f"{path}: the record of {entry.task.name} cannot be written ({error})") from error
+
+
+def check_writable(path: Path) -> None:
+    """A SaveError now, if lines could not be added later."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with alone(path), path.open("ab"):
+            pass
+    except OSError as error:
+        raise SaveError(f"{path}: records cannot be written there ({error}); name another file") from error
 
 
 def _ends_whole(file: Any) -> bool:
@@ -183,13 +194,20 @@ def read(paths: Sequence[Path], settings_for: Callable[[Task], Settings] = setti
             problems.append(f"{place}: {task.name} is passed over, as it was made by other settings: {other}")
         elif task not in results:
             results[task], places[task] = entry, place
-        elif results[task].metrics != entry.metrics:
+        elif other := _differs(results[task], entry):
             problems.append(
-                f"{place}: {task.name} is passed over, as it is in {places[task]}, too, with other results; "
+                f"{place}: {task.name} is passed over, as it is in {places[task]}, too, with other {other}; "
                 "the first counts"
             )
     left = tuple(failure for task, failure in failures.items() if task not in results)
     return Records(results, left, tuple(problems))
+
+
+def _differs(one: Record, other: Record) -> str:
+    """In what two records of a run differ that makes them two; nothing if it is the same run told twice."""
+    if one.images.fingerprint != other.images.fingerprint:
+        return "images"
+    return "results" if one.metrics != other.metrics else ""
 
 
 def from_json(stored: Any) -> Record | Failure:
@@ -258,7 +276,22 @@ def _built(kind: Callable[..., _T], stored: Mapping[str, Any], name: str) -> _T:
         raise TypeError(f"{name} is a {type(given).__name__}")
     if missing := sorted(known - given.keys()):
         raise KeyError(f"{name}.{missing[0]}")
+    if kind is not SettledSettings:  # of which every value is compared with what it must be
+        for own, hint in get_type_hints(kind).items():
+            if not _fits(given[own], hint):
+                raise TypeError(f"{name}.{own} is {given[own]!r}")
     return kind(**given)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value of JSON is what a field of a dataclass holds."""
+    if isinstance(hint, UnionType):
+        return any(_fits(value, each) for each in get_args(hint))
+    if get_origin(hint) is dict:
+        return isinstance(value, dict) and all(isinstance(each, str) for each in value.values())
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, hint) and (hint is bool or not isinstance(value, bool))
 
 
 def _text(stored: Mapping[str, Any], name: str) -> str:

@@ -129,8 +129,7 @@ def run_missing(
     """
     missing = [task for task in dict.fromkeys(tasks) if task not in known]
     data = _opened(missing, data_for, means.device)
-    groups = {task.group for task in tasks}
-    check_same_images([record for task, record in known.items() if task.group in groups], data)
+    check_same_images(known.values(), data)
     _check_ahead(missing, data, means.settings_for)
     parts = grouped(missing, max(1, means.side_by_side))
     ledger = _Ledger(len(set(tasks)), len(set(tasks)) - len(missing))

@@ -17,7 +17,7 @@ from memwrap.errors import RunError, SaveError
 from memwrap.locks import alone
 from memwrap.paper import records
 from memwrap.paper.grid import Task
-from memwrap.paper.records import append, as_json, from_json, origin_of, read, score
+from memwrap.paper.records import append, as_json, check_writable, from_json, origin_of, read, score
 from memwrap.runs.evaluation import SUBSET, WHOLE
 from memwrap.settings import Settings
 from tests.paper.recorded import TASK, drawn, failed, metrics_for, recorded
@@ -147,9 +147,9 @@ ACCURACY = ("metrics", "drawn", "training_subset", "accuracy", "mean")
         (without("origin", "commit"), r"as it has no origin\.commit$"),
         (without(*ACCURACY), "as it has no metrics: accuracy$"),
         (without("metrics", "drawn"), "as it has no drawn$"),
-        (with_value(66.9, *ACCURACY), "accuracy is 66.9; expected a share from 0 to 1$"),
-        (with_value(float("nan"), *ACCURACY), "accuracy is nan; expected a share"),
-        (with_value("high", *ACCURACY), "accuracy is 'high'; expected a share"),
+        (with_value(66.9, *ACCURACY), "as it has 66.9 as accuracy; expected a share from 0 to 1$"),
+        (with_value(float("nan"), *ACCURACY), "as it has nan as accuracy; expected a share"),
+        (with_value("high", *ACCURACY), "as it has 'high' as accuracy; expected a share"),
         (with_value({"accuracy": 0.5}, "metrics", "standard"), "has metrics of another variant than memory_wrap$"),
         (with_value(2, "format_version"), r"has format version 2; memwrap \S+ reads 1$"),
         (without("format_version"), "has format version None"),
@@ -162,6 +162,16 @@ ACCURACY = ("metrics", "drawn", "training_subset", "accuracy", "mean")
         (with_value("much", "settings", "lr"), "is damaged .*lr is 'much'; expected a number"),
         (with_value(-1, "seconds", "training"), "has -1 seconds of training$"),
         (with_value(1, "task", "colour"), "is damaged .*colour"),
+        (with_value([1], "task", "samples"), r"is damaged \(TypeError: task.samples is \[1\]\)$"),
+        (with_value({}, "task", "seed"), r"is damaged \(TypeError: task.seed is \{\}\)$"),
+        (with_value(123, "origin", "commit"), "is damaged .*origin.commit is 123"),
+        (with_value([1], "origin", "versions"), "is damaged .*origin.versions is"),
+        (with_value({"torch": None}, "origin", "versions"), "is damaged .*origin.versions is"),
+        (with_value("5", "origin", "side_by_side"), "is damaged .*origin.side_by_side is '5'"),
+        (with_value(None, "origin", "device"), "is damaged .*origin.device is None"),
+        (with_value("many", "images", "training"), "is damaged .*images.training is 'many'"),
+        (with_value(None, "images", "fingerprint"), "is damaged .*images.fingerprint is None"),
+        (with_value(True, "seconds", "training"), "is damaged .*seconds.training is True"),
     ],
 )
 def test_a_damaged_record_is_told_and_passed_over(damage: Callable[..., None], why: str, path: Path) -> None:
@@ -262,6 +272,23 @@ def test_of_different_results_of_a_run_the_first_counts_and_that_is_told(tmp_pat
         "the first counts",
     )
     assert read([there, here]).results[TASK] == recorded(accuracy=0.9)
+
+
+def test_a_run_on_other_images_is_not_the_same(tmp_path: Path) -> None:
+    here, there = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    one = recorded(seed(0))
+    append(here, one)
+    append(there, replace(one, images=replace(one.images, fingerprint="another")))
+    (problem,) = read([here, there]).problems
+    assert problem.endswith("too, with other images; the first counts")
+
+
+def test_where_nothing_can_be_written_is_told_before(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SaveError, match=r"records cannot be written there .* name another file"):
+        check_writable(tmp_path / "file" / "records.jsonl")
+    check_writable(tmp_path / "new" / "records.jsonl")
+    assert read([tmp_path / "new" / "records.jsonl"]).problems == ()
 
 
 def test_batch_as_memory_is_another_run(path: Path) -> None:
