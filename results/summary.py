@@ -88,7 +88,10 @@ def reproduced(found: dict[tuple[str, str], list[Row]], known: Sequence[Record])
             compact(blocks(rows)[0]),
             caption(SHOWN, RANDOM, known),
         ]
-    lines = ["| table | cells with runs of ours | agree | differ | runs in a cell |", "| --- | --- | --- | --- | --- |"]
+    lines = [
+        "| table | cells that can be judged | agree | differ | runs in a cell |",
+        "| --- | --- | --- | --- | --- |",
+    ]
     lines += [summary_line(table, memory, rows) for (table, memory), rows in found.items()]
     return [*parts, "\n".join(lines)] if found else parts
 
@@ -110,7 +113,7 @@ def compact_cell(row: Row | None) -> str:
 
 
 def summary_line(table: str, memory: str, rows: Sequence[Row]) -> str:
-    kinds = [words(row).kind for row in rows if row.comparison is not None]
+    kinds = [words(row).kind for row in rows if row.comparison is not None and row.verdict is not None]
     runs = sorted({row.comparison.runs for row in rows if row.comparison is not None})
     name = f"{table}{'-batch' * (memory == BATCH)}"
     span = "" if table == "parameters" else str(runs[0]) if len(runs) == 1 else f"{runs[0]} to {runs[-1]}"

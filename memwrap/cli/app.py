@@ -390,7 +390,7 @@ def reproduce(
     from memwrap.cli.reproduce import reproduce as run_command
 
     asked = Asked(table, seeds, data, encoder, samples, variant, memory)
-    at = places(table, memory, records or [], out)
+    at = places(asked, records or [], out)
     run_command(asked, at, images or [], Reading(data_root, hold_mb, workers), device, dry_run, from_records)
 
 

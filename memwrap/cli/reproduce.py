@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -15,12 +15,13 @@ from memwrap.cli.signals import stop_on_signals
 from memwrap.cli.terminal import aligned, device_named, errors, plain_console, warn
 from memwrap.cli.watch import STEP_SECONDS, duration
 from memwrap.data.labelled import DataSet
-from memwrap.errors import RunError, SettingsError, TrainingError
+from memwrap.data.sources import PUBLISHED
+from memwrap.errors import DataError, RunError, SaveError, SettingsError, TrainingError
 from memwrap.inference import encode_all
 from memwrap.paper.costs import Estimate, estimate
 from memwrap.paper.grid import TRAINED_WITH, Task, cells_of, tasks_for
 from memwrap.paper.published import Cell
-from memwrap.paper.records import Failure, Record, Records, append, read, score
+from memwrap.paper.records import Failure, Record, Records, append, check_writable, read, score
 from memwrap.paper.rows import Block, Row, blocks
 from memwrap.paper.running import Loop, Means, Outcome, Standing, run_missing
 from memwrap.paper.tables import caption_of, rows_of, title_of, write
@@ -35,6 +36,7 @@ SEEDS = range(5)
 MOST_SIDE_BY_SIDE = 15  # runs that share a GPU: as many as the paper has seeds
 GIB_OF_A_RUN = 4  # of a GPU's memory, with room to spare: a run of MobileNetV2 needs 2
 ENCODED_AT_ONCE = 2000  # images, on a GPU
+MOST_SEEDS = 10_000
 MOST_PROBLEMS = 10  # that are told of damaged records, one by one
 
 
@@ -57,6 +59,16 @@ class Asked:
             raise SettingsError(f"memory is {self.memory!r}; expected {' or '.join(TRAINED_WITH)}")
         return cells_of(self.table, self.encoder, self.samples, self.variants or None, self.data)
 
+    def narrowed(self) -> list[str]:
+        """What makes it less than the paper's table, or another one."""
+        chosen = [self.data, self.encoder, self.samples, *(self.variants or ())]
+        other = [self.memory] if self.memory != TRAINED_WITH[0] else []
+        return [str(each) for each in (*chosen, *other) if each is not None]
+
+    def whole(self) -> "Asked":
+        """The table that this is a part of."""
+        return replace(self, data=None, encoder=None, samples=None, variants=None)
+
     def tasks(self) -> list[Task]:
         return tasks_for(self.cells(), SEEDS if self.seeds is None else seeds_named(self.seeds), self.memory)
 
@@ -75,10 +87,9 @@ class Places:
     out: Path
 
 
-def places(table: str, memory: str, records: Sequence[Path], out: Path | None) -> Places:
-    """Where things are, if it was said, or where they are by default."""
-    folder = out or FOLDER / (table if memory == TRAINED_WITH[0] else f"{table}-{memory}")
-    folder = folder.expanduser()
+def places(asked: Asked, records: Sequence[Path], out: Path | None) -> Places:
+    """Where things are, if it was said, or where they are by default: a part of a table replaces no whole one."""
+    folder = (out or FOLDER / "-".join([asked.table, *asked.narrowed()])).expanduser()
     return Places([path.expanduser() for path in records] or [folder.parent / RECORDS], folder)
 
 
@@ -93,6 +104,8 @@ def reproduce(
     known = read(at.records)
     _warn_of(known.problems)
     failed: Sequence[Failure] = ()
+    if at.out.exists() and not at.out.is_dir():
+        raise SaveError(f"{at.out}: is a file; name a folder for the table")
     if dry_run:
         _foretell(asked.table, tasks, known, means_for(device_named(device)))
         return
@@ -137,20 +150,26 @@ def seeds_named(text: str) -> range:
     first, dash, last = text.strip().partition("-")
     if first.isdecimal() and (last.isdecimal() if dash else int(first) > 0):
         found = range(int(first), int(last) + 1) if dash else range(int(first))
-        if found:
+        if found and found.stop <= MOST_SEEDS:
             return found
-    raise SettingsError(f"seeds is {text!r}; expected how many, as 5, or from which to which, as 5-9")
+    raise SettingsError(
+        f"seeds is {text!r}; expected how many, as 5, or from which to which, as 5-9, none of them beyond {MOST_SEEDS}"
+    )
 
 
 def stand_ins_named(images: Sequence[str], asked: Asked) -> dict[str, str]:
     """Which folder or zip is read for which data set, from flags as "svhn=svhn.zip"."""
     needed = {cell.data for cell in asked.cells() if cell.data}
-    found = {}
+    found: dict[str, str] = {}
     for text in images:
         name, equals, path = text.partition("=")
         if not equals or not path or name not in needed:
             known = " or ".join(sorted(needed)) or "no data set, as nothing is trained for this table"
             raise SettingsError(f"images is {text!r}; expected NAME=PATH, as svhn=svhn.zip, where NAME is {known}")
+        if name in found:
+            raise SettingsError(f"images names {name} twice: {found[name]} and {path}; give one of them")
+        if path not in PUBLISHED and not Path(path).expanduser().exists():
+            raise DataError(f"{path}: there is no such folder or zip to read {name} from; check the path")
         found[name] = path
     return found
 
@@ -216,6 +235,7 @@ def _train(
     made: list[Record] = []
 
     def progress(standing: Standing) -> None:
+        check_writable(at.records[0])  # before hours go into what could not be kept
         made.extend(entry for entry in standing.news if isinstance(entry, Record))
         _tell(standing, [*known.results.values(), *made], means)
 
@@ -253,7 +273,7 @@ def _tell(standing: Standing, records: Sequence[Record], means: Means) -> None:
         words += f", {standing.failed} failed"
     if standing.next:
         about = estimate(standing.left, records, device_name(means.device), means.name)
-        guess = " (partly a guess)" if about.guessed else ""
+        guess = "" if not about.guessed else " (a guess)" if about.guessed == about.runs else " (partly a guess)"
         seeds = ", ".join(str(task.seed) for task in standing.next)
         words += f"; about {duration(about.seconds)}{guess} left; now {standing.next[0].group}, seed {seeds}"
     errors.print(words)
@@ -270,12 +290,16 @@ def _result(entry: Record | Failure) -> str:
 def _show(asked: Asked, at: Places, known: Records) -> None:
     """Make the table from what the records say now."""
     cells, wanted = asked.cells(), asked.of_table([*known.results, *(each.task for each in known.failures)])
+    of_whole = asked.whole().of_table(known.results)
     records = [record for task, record in known.results.items() if task in wanted]
     failures = [failure for failure in known.failures if failure.task in wanted]
     if not records and asked.tasks():
         raise RunError(f"{', '.join(map(str, at.records))}: there is no record of a run of this table")
-    rows = rows_of(asked.table, cells, records, asked.memory)
-    title, caption = title_of(asked.table, asked.memory), caption_of(records, failures)
+    # Judged among all cells of the table that have runs: what is shown of them changes no verdict.
+    rows = rows_of(asked.table, cells, [known.results[task] for task in of_whole], asked.memory)
+    part = "" if len(cells) == len(asked.whole().cells()) else " (a part of the table)"
+    title = title_of(asked.table, asked.memory) + part
+    caption = caption_of(records, failures, passed_over=len(known.problems))
     written = write(at.out, rows, title, caption)
     console = plain_console()
     console.print(title)

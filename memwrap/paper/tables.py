@@ -8,7 +8,7 @@ from memwrap import encoders, store
 from memwrap.errors import DataError, SaveError, SettingsError
 from memwrap.paper.grid import BATCH, MEASURED, RANDOM, task_for
 from memwrap.paper.picture import picture
-from memwrap.paper.published import Cell, about
+from memwrap.paper.published import Cell, about, published
 from memwrap.paper.records import Failure, Record, score
 from memwrap.paper.rendering import as_csv, as_html, as_markdown
 from memwrap.paper.rows import SUBSET, WHOLE_SET, Row, rows_for
@@ -24,12 +24,13 @@ _SOURCES = {WHOLE_SET: evaluation.WHOLE, SUBSET: evaluation.SUBSET}
 def rows_of(table: str, cells: Sequence[Cell], records: Iterable[Record], memory: str = RANDOM) -> list[Row]:
     """The rows of those cells of a table, with what the records say; those of other runs are passed over.
 
+    Each is judged among all cells of the table that the records have runs of, whichever are asked for.
     Explanation metrics have rows for both sources of memory samples, and only what the paper took is judged.
     memory: how the runs were trained.
     """
     if table == "cost":
         raise SettingsError("table 'cost' is measured with a stopwatch, not by training; memwrap bench does that")
-    found = by_cell(cells, records, memory)
+    found = by_cell(published(table), records, memory)
     check_one_data_set([record for some in found.values() for record in some])
     if not any(cell.metric in MEASURED for cell in cells):
         return _of(cells, rows_for(table, {cell: [float(counted(cell))] for cell in cells}))
@@ -75,10 +76,14 @@ def title_of(table: str, memory: str = RANDOM) -> str:
     return about(table).title + (" (trained with the batch as memory)" if memory == BATCH else "")
 
 
-def caption_of(records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
-    """Where, when, by what and on which images runs were made, and which came to nothing; for those of a table."""
+def caption_of(records: Sequence[Record], failures: Sequence[Failure] = (), passed_over: int = 0) -> str:
+    """Where, when, by what and on which images runs were made, and which came to nothing; for those of a table.
+
+    passed_over: lines of the records that do not count.
+    """
+    ending = " ".join(filter(None, [_failed(failures), _passed_over(passed_over)]))
     if not records:
-        return _failed(failures)
+        return ending
     dates = sorted(record.date[:10] for record in records)
     versions = [f"memwrap {each.origin.versions.get('memwrap', '?')}, {_torch(each)}" for each in records]
     commits = [each.origin.commit[:10] + " with changes" * bool(each.origin.dirty)
@@ -92,7 +97,7 @@ def caption_of(records: Sequence[Record], failures: Sequence[Failure] = ()) -> s
         f"Made by {_all(versions)}" + (f", commit {_all(commits)}" if commits else "") + ".",
         f"Engine: {_all(_engine(each) for each in records)}.",
         f"Images: {_all(_images(each) for each in records)}.",
-        _failed(failures),
+        ending,
     ]
     return " ".join(part for part in parts if part)
 
@@ -147,6 +152,13 @@ def _engine(record: Record) -> str:
 def _images(record: Record) -> str:
     images = record.images
     return f"{images.source} ({images.training:,} for training, {images.test:,} for the test)"
+
+
+def _passed_over(lines: int) -> str:
+    if not lines:
+        return ""
+    many = "1 line of the records was" if lines == 1 else f"{lines} lines of the records were"
+    return f"{many} passed over: damaged, of other settings, or of runs that are in them twice with different results."
 
 
 def _failed(failures: Sequence[Failure]) -> str:

@@ -314,7 +314,9 @@ def test_a_damaged_data_file_is_told_before_any_training(tmp_path: Path, out: Pa
 
 
 def test_a_stand_in_that_is_not_there_is_told(small: str, out: Path) -> None:
-    assert "neither a published data set" in fails(3, "reproduce", "svhn-reduced", "--images", "svhn=no.zip")
+    assert "no.zip: there is no such folder or zip to read svhn from" in fails(
+        3, "reproduce", "svhn-reduced", "--images", "svhn=no.zip"
+    )
 
 
 def test_records_of_other_images_are_not_gone_on_with(small: str, out: Path, tmp_path: Path) -> None:
@@ -324,6 +326,43 @@ def test_records_of_other_images_are_not_gone_on_with(small: str, out: Path, tmp
     others = f"--images=svhn={tmp_path / 'others'}"
     message = fails(3, "reproduce", "svhn-reduced", "--seeds", 2, "--out", out, others)
     assert "is of other images (images, 40 for training)" in message
+
+
+def test_records_of_other_images_are_not_added_to_even_by_other_runs(small: str, out: Path, tmp_path: Path) -> None:
+    """A table of both could not be made."""
+    succeeds("reproduce", "svhn-reduced", "--variant", "standard", "--seeds", 1, "--out", out, small)
+    for split in ("train", "test"):
+        photos(tmp_path / "others" / split, count=20, seed=500)
+    others = f"--images=svhn={tmp_path / 'others'}"
+    message = fails(3, "reproduce", "svhn-reduced", "--variant", "memory_wrap", "--seeds", 1, "--out", out, others)
+    assert "is of other images (images, 40 for training)" in message
+
+
+def test_a_part_of_a_table_says_so_and_has_a_folder_of_its_own(
+    small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shown = succeeds("reproduce", "svhn-reduced", "--variant", "standard", "--seeds", 1, small)
+    assert "(a part of the table)" in shown.out
+    assert (tmp_path / "reproduced" / "svhn-reduced-standard" / "table.md").exists()
+    assert (tmp_path / "reproduced" / "records.jsonl").exists()
+    assert not (tmp_path / "reproduced" / "svhn-reduced").exists()
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder that takes no files, as Linux has one")
+def test_a_place_where_nothing_can_be_written_is_told_before_any_training(
+    small: str, out: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    flags = ("reproduce", "svhn-reduced", "--seeds", 1, small)
+    assert "records cannot be written there" in fails(5, *flags, "--out", out, "--records", "/proc/none.jsonl")
+    assert "is a file; name a folder for the table" in fails(5, *flags, "--out", tmp_path / "file")
+    assert not out.exists()
+
+
+def test_images_named_twice_are_refused(small: str, out: Path, tmp_path: Path) -> None:
+    message = fails(2, "reproduce", "svhn-reduced", "--out", out, small, f"--images=svhn={tmp_path}")
+    assert "images names svhn twice" in message
 
 
 # Words

@@ -47,12 +47,19 @@ def test_cells_without_runs_have_none() -> None:
     assert len(rows) == 27
 
 
-def test_only_the_cells_asked_for_are_shown_and_judged() -> None:
+def test_only_the_cells_asked_for_are_shown_and_judged_as_in_the_whole_table() -> None:
     records = [recorded(task, 0.2 + task.seed / 100) for task in tasks_of("svhn-reduced", range(3))]
     cells = cells_of("svhn-reduced", encoder="resnet18", samples=1000)
     rows = rows_of("svhn-reduced", cells, records)
     assert [row.cell for row in rows] == cells
-    assert all(row.verdict is not None and row.verdict.cells == 3 for row in rows)
+    assert all(row.verdict is not None and row.verdict.cells == 27 for row in rows)
+    assert rows == [row for row in rows_of("svhn-reduced", CELLS, records) if row.cell in cells]
+
+
+def test_the_caption_says_how_many_lines_do_not_count() -> None:
+    assert "passed over" not in caption_of([recorded()])
+    assert "1 line of the records was passed over: damaged" in caption_of([recorded()], passed_over=1)
+    assert caption_of([], passed_over=2).startswith("2 lines of the records were passed over")
 
 
 def test_runs_of_other_tables_are_passed_over() -> None:
