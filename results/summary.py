@@ -83,8 +83,9 @@ def reproduced(found: dict[tuple[str, str], list[Row]], known: Sequence[Record])
     parts = []
     if rows := found.get((SHOWN, RANDOM)):
         parts += [
-            f"{tables.title_of(SHOWN)}: ours, and the paper's in brackets; **bold** where they differ by more than "
-            "chance explains (Welch's test with Holm's correction).",
+            f"**{tables.title_of(SHOWN)}**, ours and the paper's in brackets; **bold** where they differ by more than "
+            "chance explains (Welch's test with Holm's correction). All of this section is made by "
+            "`python results/summary.py` from the records in [results](results/README.md).",
             compact(blocks(rows)[0]),
             caption(SHOWN, RANDOM, known),
         ]

@@ -6,10 +6,9 @@ from types import ModuleType
 
 import pytest
 
-from memwrap.paper.grid import tasks_of
 from memwrap.paper.published import published
 from memwrap.paper.records import append
-from tests.paper.recorded import recorded
+from tests.paper.recorded import recorded, tasks_of
 
 SCRIPT = Path(__file__).parents[1] / "results" / "summary.py"
 
@@ -40,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
 def test_the_readme_has_the_table_its_caption_and_a_line_for_each_other(summary: ModuleType, folder: Path) -> None:
     made = summary.files(folder, f"before\n{summary.BEGIN}\nwhat was there\n{summary.END}\nafter\n")
     readme = made[summary.README]
-    assert readme.startswith(f"before\n{summary.BEGIN}\n\nReduced SVHN")
+    assert readme.startswith(f"before\n{summary.BEGIN}\n\n**Reduced SVHN")
     assert readme.endswith(f"{summary.END}\nafter\n")
     assert "what was there" not in readme
     assert "| ResNet18 | Standard | 20.63 ± 0.10 (20.63), n = 3 | 31.84 ± 0.10 (31.84), n = 3 |" in readme

@@ -120,19 +120,6 @@ def task_for(cell: Cell, seed: int, memory: str = RANDOM) -> Task:
     return Task(cell.data, cell.samples, cell.encoder, cell.variant, cell.memory_size, seed, memory)
 
 
-def tasks_of(
-    table: str,
-    seeds: Sequence[int],
-    encoder: str | None = None,
-    samples: int | None = None,
-    variants: Sequence[str] | None = None,
-    data: str | None = None,
-    memory: str = RANDOM,
-) -> list[Task]:
-    """The runs that a table needs, or a part of it; none where its numbers are counted."""
-    return tasks_for(cells_of(table, encoder, samples, variants, data), seeds, memory)
-
-
 def settings_of(task: Task) -> Settings:
     """How `memwrap train` would be told to make this run: the paper's recipe for the data, and what the task says."""
     changes: dict[str, Any] = {

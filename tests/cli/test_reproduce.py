@@ -11,7 +11,6 @@ import pytest
 
 from memwrap.cli.reproduce import aligned, seeds_named
 from memwrap.errors import DivergedError, SettingsError
-from memwrap.paper.grid import tasks_of
 from memwrap.paper.published import Cell, Published
 from memwrap.paper.records import append, read
 from memwrap.paper.running import Loop
@@ -19,7 +18,7 @@ from memwrap.recipes import RECIPES
 from memwrap.settings import Settings
 from memwrap.training.loop import Trainer
 from tests.cli import NO_NETWORK, fails, photos, run, run_apart, succeeds
-from tests.paper.recorded import failed, recorded
+from tests.paper.recorded import failed, recorded, tasks_of
 
 FILES = ["table.csv", "table.html", "table.md", "table.png"]
 ENCODER = "shufflenet_v2"

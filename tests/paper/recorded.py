@@ -1,9 +1,10 @@
 """Records of runs that never were."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from memwrap.paper.grid import STANDARD, Task, settings_of
+from memwrap.paper.grid import RANDOM, STANDARD, Task, cells_of, settings_of, tasks_for
 from memwrap.paper.records import Failure, Images, Origin, Record, Seconds
 from memwrap.recipes import settled
 
@@ -46,3 +47,8 @@ def recorded(task: Task = TASK, accuracy: float = 0.6, **changes: Any) -> Record
 
 def failed(task: Task = TASK, reason: str = "training diverged") -> Failure:
     return Failure(task, reason, ORIGIN, "2026-11-16T04:00:00+00:00")
+
+
+def tasks_of(table: str, seeds: Sequence[int], memory: str = RANDOM, **part: Any) -> list[Task]:
+    """The runs that a table needs, or a part of it, as `cells_of` takes it."""
+    return tasks_for(cells_of(table, **part), seeds, memory)

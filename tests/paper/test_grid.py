@@ -7,8 +7,9 @@ import pytest
 
 from memwrap.cli.train import chosen_settings
 from memwrap.errors import SettingsError
-from memwrap.paper.grid import Task, cells_of, grouped, settings_of, tasks_of
+from memwrap.paper.grid import Task, cells_of, grouped, settings_of
 from memwrap.paper.published import published, tables
+from tests.paper.recorded import tasks_of
 
 TASK = Task("svhn", 1000, "mobilenet_v2", "memory_wrap", 100, 3)
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from memwrap.errors import DataError, SaveError, SettingsError
-from memwrap.paper.grid import Task, cells_of, task_for, tasks_of
+from memwrap.paper.grid import Task, cells_of, task_for
 from memwrap.paper.published import Cell, published
 from memwrap.paper.records import Images, Seconds
 from memwrap.paper.rows import SUBSET, WHOLE_SET, Row
 from memwrap.paper.tables import caption_of, counted, rows_of, title_of, write
-from tests.paper.recorded import ORIGIN, TASK, drawn, failed, recorded
+from tests.paper.recorded import ORIGIN, TASK, drawn, failed, recorded, tasks_of
 
 CELL = Cell("accuracy", "svhn", 1000, "mobilenet_v2", "memory_wrap", 100)
 CELLS = cells_of("svhn-reduced")
