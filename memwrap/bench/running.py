@@ -17,9 +17,10 @@ from memwrap.errors import SettingsError
 from memwrap.paper.records import now, origin_of
 from memwrap.runs.training import device_name
 
-PARTS = (training.PART, inference.PART, attention.PART, memory.PART)
+PARTS = (training.STEPS, training.WHOLE, inference.PART, attention.PART, memory.PART)
 _BY_ENCODER: dict[str, Callable[[Stand, str], Iterator[Finding]]] = {
-    training.PART: training.measure,
+    training.STEPS: training.measure_steps,
+    training.WHOLE: training.measure_trainings,
     inference.PART: inference.measure,
     memory.PART: memory.measure,
 }

@@ -1,6 +1,6 @@
 """What training costs: ours beside the published loop, and a memory beside none."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -17,8 +17,7 @@ from memwrap.settings import SettledSettings
 from memwrap.training.loop import Progress, Trainer
 from memwrap.training.side_by_side import SideBySide
 
-PART = "training"
-STEP, WHOLE = "step", "training"
+STEPS, WHOLE = "steps", "training"  # parts
 PUBLISHED = "published loop"
 LOOP = "our loop"
 ENDLESS = 1_000_000  # epochs, of which a few steps are taken
@@ -30,20 +29,28 @@ BATCH_AS_MEMORY: Mapping[str, Any] = {"variant": "memory_wrap", "memory": "batch
 STANDARD: Mapping[str, Any] = {"variant": "standard"}
 
 
-def measure(stand: Stand, encoder: str) -> Iterator[Finding]:
-    """One step and a whole training beside the published loop's, and a step with a memory beside one without."""
-    for subject, found in {
-        "one step beside the published loop's": steps_beside_published,
-        "one step beside Standard's": steps_beside_standard,
-        "a whole training beside the published loop's": trainings_beside_published,
-    }.items():
-        try:
-            yield from found(stand, encoder)
-        except MissingPackageError as error:
-            yield LeftOut(PART, f"{encoder}, {subject}", str(error))
-        clear(stand.device)
+def measure_steps(stand: Stand, encoder: str) -> Iterator[Finding]:
+    """One step beside the published loop's, and with a memory beside one without."""
+    yield from _if_published(steps_beside_published, STEPS, "one step", stand, encoder)
+    clear(stand.device)
+    yield from steps_beside_standard(stand, encoder)
     if not stand.on_gpu:
-        yield LeftOut(PART, f"{encoder}, runs side by side", "they need a GPU")
+        yield LeftOut(STEPS, f"{encoder}, runs side by side", "they need a GPU")
+
+
+def measure_trainings(stand: Stand, encoder: str) -> Iterator[Finding]:
+    """A whole training beside the published loop's."""
+    yield from _if_published(trainings_beside_published, WHOLE, "a whole training", stand, encoder)
+
+
+def _if_published(
+    found: Callable[[Stand, str], Iterator[Finding]], part: str, subject: str, stand: Stand, encoder: str
+) -> Iterator[Finding]:
+    """What is found beside the published loop, or that its package is missing."""
+    try:
+        yield from found(stand, encoder)
+    except MissingPackageError as error:
+        yield LeftOut(part, f"{encoder}, {subject} beside the published loop's", str(error))
 
 
 def steps_beside_published(stand: Stand, encoder: str) -> Iterator[Finding]:
@@ -54,7 +61,7 @@ def steps_beside_published(stand: Stand, encoder: str) -> Iterator[Finding]:
     if stand.on_gpu:
         others.append(_captured_steps(stand, _side_by_side(stand), encoder, TWO_PASSES))
     for compared in stand.stopwatch.compare(base, others, stand.amounts.rounds):
-        yield row_of(PART, "one step", encoder, STEP, compared)
+        yield row_of(STEPS, "one step", encoder, "step", compared)
 
 
 def steps_beside_standard(stand: Stand, encoder: str) -> Iterator[Finding]:
@@ -67,7 +74,7 @@ def steps_beside_standard(stand: Stand, encoder: str) -> Iterator[Finding]:
     ]
     subject = f"one step, {_side_by_side(stand) if stand.on_gpu else LOOP}"
     for compared in stand.stopwatch.compare(base, others, stand.amounts.rounds):
-        yield row_of(PART, subject, encoder, STEP, compared)
+        yield row_of(STEPS, subject, encoder, "step", compared)
 
 
 def trainings_beside_published(stand: Stand, encoder: str) -> Iterator[Finding]:
@@ -95,9 +102,9 @@ def trainings_beside_published(stand: Stand, encoder: str) -> Iterator[Finding]:
         others.append(Contestant(_side_by_side(stand), side_by_side, units=count, cudnn=CAPTURED, facts=facts))
     subject = f"whole training, {settings.epochs * (len(data) // settings.batch_size)} steps"
     rounds = min(stand.amounts.rounds, stand.amounts.training_rounds)
-    # The steps that were timed before have warmed up what there is to warm up.
+    # Nothing warms up before, as nothing does when somebody trains; of several rounds, the median hides the first.
     for compared in stand.stopwatch.compare(base, others, rounds, warm_up=0):
-        yield row_of(PART, subject, encoder, WHOLE, compared)
+        yield row_of(WHOLE, subject, encoder, "training", compared)
 
 
 def _published_steps(stand: Stand, encoder: str) -> list[Contestant]:

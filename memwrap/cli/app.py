@@ -406,7 +406,7 @@ def bench(
     ] = None,
     only: Annotated[
         list[str] | None,
-        typer.Option(help="Only training, inference, attention or memory; may be repeated.", show_default=False),
+        typer.Option(help="Only steps, training, inference, attention or memory; may be repeated.", show_default=False),
     ] = None,
     side_by_side: Annotated[
         int, typer.Option(min=1, metavar="<int>", help="Runs that are trained at the same time on a GPU.")
@@ -424,7 +424,7 @@ def bench(
     """Measure what training, predicting and a memory cost here, beside the published code and beside no memory.
 
     [b]memwrap bench --out bench.json[/b]
-    [b]memwrap bench --only training --encoder resnet18[/b]
+    [b]memwrap bench --only steps --encoder resnet18[/b]
 
     All are timed in turns, in one run on one device. What is compared
     with another package, memorywrap or entmax, needs that package.

@@ -26,7 +26,8 @@ HEADS = (
     "beside it",
 )
 TITLES = {
-    "training": "Training",
+    "steps": "Training",
+    "training": "Whole trainings",
     "inference": "Predicting",
     "attention": "Sparsemax",
     "memory": "Predicting with large memories",

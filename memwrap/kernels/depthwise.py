@@ -59,11 +59,11 @@ class _Depthwise(torch.autograd.Function):
 # The numbers that a program holds of one place of its strip, the warps that share them, the rows of a strip (4, 2
 # or 1; of stride 2 half as many), and about how many programs reduce, for all runs together. A thread has 8 of
 # the numbers, which one load of 16 bytes brings, or 4 where it keeps 25 sums of each: its registers hold no more.
-_STRIPS = {"tile": 512, "warps": 2, "rows": 4}
+_STRIPS = {"tile": 512, "warps": 4, "rows": 4}
 _SPREADING = {"tile": 1024, "warps": 4}
 _STRIPS_FOR_WEIGHT = {  # by the kernel's side
-    3: {"tile": 1024, "warps": 4, "rows": 4, "programs": 1024},
-    5: {"tile": 512, "warps": 4, "rows": 2, "programs": 1024},
+    3: {"tile": 512, "warps": 2, "rows": 4, "programs": 1024},
+    5: {"tile": 256, "warps": 2, "rows": 2, "programs": 1024},
 }
 _PARTIALS = 256  # results of programs that are added up at a time
 _MERGED = 16  # taps of channels of which one program adds them up

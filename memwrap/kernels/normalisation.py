@@ -24,7 +24,7 @@ _SIZES = ["rows", "first_rows", "first_tiles", "tiles", "chunk", "first_chunks",
 _TILE = 4096  # numbers that a program takes that gives as many
 # Of programs that reduce: numbers held at a time, the warps that share them, tiles whose loads may be under way at the
 # same time, and about how many programs there are, for all runs together; measured on an H200.
-_REDUCING = {"tile": 1024, "warps": 2, "stages": 4, "programs": 2112}
+_REDUCING = {"tile": 1024, "warps": 2, "stages": 4, "programs": 1056}
 _PARTIALS = 512  # results of chunks that are added up at a time: those of a run, mostly
 _MERGED_C = 4  # channels of which one program adds them up
 

@@ -44,7 +44,7 @@ def record() -> BenchRecord:
 
 def test_all_parts_are_measured_for_the_devices_usual_encoders() -> None:
     asked = settled(Asked(), CPU)
-    assert asked.parts == PARTS == ("training", "inference", "attention", "memory")
+    assert asked.parts == PARTS == ("steps", "training", "inference", "attention", "memory")
     assert asked.encoders == CPU_ENCODERS == ("tiny",)
     assert encoders_for("cuda") == ("mobilenet_v2", "resnet18")
 
@@ -58,7 +58,7 @@ def test_parts_come_in_their_order_and_once() -> None:
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        (Asked(parts=("speed",)), "part is 'speed'; expected one of training, inference, attention, memory"),
+        (Asked(parts=("speed",)), "part is 'speed'; expected one of steps, training, inference, attention, memory"),
         (Asked(encoders=("resnet81",)), "encoder is 'resnet81'; expected one of efficientnet_b0, .*resnet18"),
         (Asked(side_by_side=0), "side_by_side is 0"),
         (Asked(rounds=0), "rounds is 0"),
@@ -92,6 +92,8 @@ def test_each_part_is_measured_for_each_encoder(monkeypatch: pytest.MonkeyPatch)
     asked = settled(Asked(encoders=("tiny", "small")), CPU)
     found = [(each.part, each.subject) for each in findings(asked, stand(), told.append) if isinstance(each, LeftOut)]
     assert found == [
+        ("steps", "tiny"),
+        ("steps", "small"),
         ("training", "tiny"),
         ("training", "small"),
         ("inference", "tiny"),

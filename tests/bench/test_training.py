@@ -21,7 +21,7 @@ def measured(where: Stand) -> tuple[dict[str, list[Row]], list[LeftOut]]:
     """Rows by what they stand beside and their unit, and what is left out."""
     rows: dict[str, list[Row]] = {}
     left_out = []
-    for finding in training.measure(where, "tiny"):
+    for finding in (*training.measure_steps(where, "tiny"), *training.measure_trainings(where, "tiny")):
         if isinstance(finding, Row):
             rows.setdefault(f"{finding.base}, {finding.unit}", []).append(finding)
         else:
@@ -39,7 +39,8 @@ def test_on_a_cpu_the_loop_is_measured() -> None:
     assert names(rows["Standard, step"]) == MEMORIES
     assert names(rows["published loop, training"]) == [LOOP]
     assert [(each.subject, each.reason) for each in left_out] == [("tiny, runs side by side", "they need a GPU")]
-    assert {(row.part, row.encoder) for group in rows.values() for row in group} == {("training", "tiny")}
+    parts = {(row.part, row.unit, row.encoder) for group in rows.values() for row in group}
+    assert parts == {("steps", "step", "tiny"), ("training", "training", "tiny")}
 
 
 def test_on_a_gpu_runs_side_by_side_are_measured_too() -> None:
@@ -121,11 +122,12 @@ def test_without_the_published_package_the_rest_is_measured(monkeypatch: pytest.
     monkeypatch.setitem(sys.modules, "memorywrap", None)
     rows, left_out = measured(stand())
     assert list(rows) == ["Standard, step"]
-    assert [each.subject for each in left_out][:2] == [
+    assert [each.subject for each in left_out] == [
         "tiny, one step beside the published loop's",
+        "tiny, runs side by side",
         "tiny, a whole training beside the published loop's",
     ]
-    assert all("pip install memorywrap" in each.reason for each in left_out[:2])
+    assert all("pip install memorywrap" in each.reason for each in left_out[::2])
 
 
 def test_images_can_be_told_apart() -> None:

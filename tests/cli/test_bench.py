@@ -34,14 +34,14 @@ def test_all_of_it_runs_and_is_shown(tmp_path: Path) -> None:
     assert head.startswith("cpu, torch 2.")
     assert ", memwrap " in head
     assert "CPU threads, 20" in head
-    for title in ("Training, for each step or training", "Predicting, for each batch", "Sparsemax, for each call"):
+    for title in ("Training, for each step", "Whole trainings, for each training", "Predicting, for each batch"):
         assert f"\n{title}\n" in result.out
     assert "random pixels" in result.out
     assert "left out: tiny, runs side by side (they need a GPU)" in result.out
-    assert "measuring training, tiny ..." in result.err
+    assert "measuring steps, tiny ..." in result.err
     record = read(tmp_path / "bench.json")
     assert record.complete
-    assert {row.part for row in record.rows} == {"training", "inference", "attention", "memory"}
+    assert {row.part for row in record.rows} == {"steps", "training", "inference", "attention", "memory"}
     assert record.asked["quick"] is True
 
 
