@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch._C._functorch import is_batchedtensor  # within vmap, a tensor does not tell whether it requires gradients
 
+from memwrap import kernels
 from memwrap.precision import exact_matmul, in_full_precision, without_autocast
 from memwrap.tracing import eager
 
@@ -22,6 +23,9 @@ EPSILON = 1e-6
 MANY_SCORES = 1024
 LARGEST = 64
 MORE = 8  # times as many, if they were not enough
+
+# A memory of so many samples at most is attended to by one kernel, where there is one.
+SMALL_MEMORY = 512
 
 # Beyond so many scores of a batch, they are computed a part of the memory at a time and never held together.
 SCORES_AT_ONCE = 1 << 26
@@ -55,6 +59,33 @@ def content_weights(
     return sparsemax(scores)
 
 
+def joined_weights(
+    queries: Tensor, keys: Tensor, key_scales: Tensor, keep: Tensor | None, with_queries: bool
+) -> tuple[Tensor, Tensor]:
+    """`content_weights` for a shared memory, (B, M), or (B, M + D) with the queries behind them; and the queries'
+    `inverse_norms`, (B,)."""
+    if keep is None and _kernel_takes(queries, keys):
+        from memwrap.kernels.attention import weights_and_queries  # Triton is there where there is a GPU
+
+        queries = in_full_precision(queries)
+        return weights_and_queries(queries, keys, key_scales, EPSILON, with_queries)
+    scales = inverse_norms(queries)
+    weights = content_weights(queries, scales, keys, key_scales, keep)
+    return torch.cat([weights, queries.to(weights.dtype)], dim=1) if with_queries else weights, scales
+
+
+def _kernel_takes(queries: Tensor, keys: Tensor) -> bool:
+    return (
+        queries.is_cuda
+        and len(keys) <= SMALL_MEMORY
+        and queries.dtype != torch.float64
+        and keys.dtype == torch.float32
+        and eager(queries)
+        and not (torch.is_grad_enabled() and (queries.requires_grad or keys.requires_grad))
+        and kernels.usable_on(queries.device)
+    )
+
+
 def similarities(queries: Tensor, query_scales: Tensor, keys: Tensor, key_scales: Tensor) -> Tensor:
     """The cosine similarity (B, M) of each input with each memory sample; arguments as for `content_weights`."""
     queries, keys = in_full_precision(queries), in_full_precision(keys)
@@ -75,33 +106,30 @@ def memory_vector(weights: Tensor, memory: Tensor) -> Tensor:
         return (weights.unsqueeze(1) @ memory).squeeze(1)
 
 
-def large_memory_vector(queries: Tensor, query_scales: Tensor, keys: Tensor, key_scales: Tensor) -> Tensor:
-    """What `memory_vector` gives for the `content_weights`, with neither all scores nor all weights held at a time.
-
-    queries (B, D), keys (M, D), query_scales (B,), key_scales (M,): their `inverse_norms` -> (B, D). Without gradients.
-    """
-    return _large_memory_vector(queries, query_scales, keys, key_scales, LARGEST)
-
-
-def _large_memory_vector(
+def large_memory_vector(
     queries: Tensor, query_scales: Tensor, keys: Tensor, key_scales: Tensor, looked_at: int
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
+    """What `memory_vector` gives for the `content_weights`, from so many samples of the highest scores; and for which
+    inputs these were enough: for others it is something else.
+
+    Neither all scores nor all weights are held at a time. queries (B, D), keys (M, D), query_scales (B,), key_scales
+    (M,): their `inverse_norms` -> (B, D), and bool (B,). Without gradients.
+    """
     rows = max(1, SCORES_AT_ONCE // (2 * looked_at))
     if len(queries) > rows:
         parts = zip(torch.split(queries, rows), torch.split(query_scales, rows), strict=True)
-        return torch.cat([_large_memory_vector(*part, keys, key_scales, looked_at) for part in parts])
+        found = [large_memory_vector(*part, keys, key_scales, looked_at) for part in parts]
+        return torch.cat([vectors for vectors, _ in found]), torch.cat([enough for _, enough in found])
     scores, samples = _largest_scores(queries, query_scales, keys, key_scales, min(looked_at, len(keys)))
     scores = scores - scores[:, :1]
     threshold = _threshold_of_sorted(scores, 1)
     weights = (scores - threshold).clamp(min=0)
+    samples = torch.where(weights > 0, samples, samples[:, :1])  # those of no weight need not be read from memory
     vectors = torch.nn.functional.embedding_bag(
         samples, in_full_precision(keys), mode="sum", per_sample_weights=weights
     )
-    if looked_at < len(keys):
-        left = (~_suffice(scores[:, -1:], threshold)).squeeze(1).nonzero().squeeze(1)
-        if len(left):
-            vectors[left] = _large_memory_vector(queries[left], query_scales[left], keys, key_scales, looked_at * MORE)
-    return vectors
+    enough = _suffice(scores[:, -1], threshold.squeeze(1))
+    return vectors, enough if looked_at < len(keys) else torch.ones_like(enough)
 
 
 def _largest_scores(

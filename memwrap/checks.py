@@ -49,10 +49,23 @@ def check_memory(memory: Tensor, in_features: int, encodings: Tensor | None = No
         )
 
 
+def check_judgement(logits: Tensor, **scales: Tensor) -> None:
+    """logits (B, C), and by name the inverse norms of what they were made from: as `check_scales` and `check_logits`.
+
+    Once, when all is done: this runs with every prediction, and a GPU has nothing to do while somebody looks.
+    """
+    looks = [logits.detach().sum(), *(each.min() for each in scales.values())]
+    total, *least = torch.stack([each.float() for each in looks]).tolist()
+    if math.isfinite(total) and all(scale > 0 for scale in least):
+        return
+    for name, each in scales.items():
+        check_scales(name, each)
+    check_logits(logits)
+
+
 def check_scales(name: str, scales: Tensor) -> None:
     """scales (...): inverse norms of vectors that are all finite, and short enough to be squared."""
-    # One operation, as this runs before every prediction; NaN is not larger than zero, either.
-    if not scales.min().item() > 0:
+    if not scales.min().item() > 0:  # NaN is not larger than zero, either
         good = scales > 0
         first = int((~good).flatten().nonzero()[0])
         raise NonFiniteError(
@@ -63,7 +76,7 @@ def check_scales(name: str, scales: Tensor) -> None:
 
 def check_logits(logits: Tensor) -> None:
     """logits (B, C): all finite."""
-    # One operation before every prediction; only a sum that is not finite makes the closer look worth its time.
+    # One operation; only a sum that is not finite makes the closer look worth its time.
     if not math.isfinite(logits.sum().item()) and bool((bad := ~logits.isfinite().all(-1)).any()):
         raise NonFiniteError(
             f"logits of {int(bad.sum())} of {len(bad)} inputs are not finite although their encodings are; "

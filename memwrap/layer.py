@@ -7,14 +7,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from memwrap.attention import (
+    MORE,
     content_weights,
     inverse_norms,
+    joined_weights,
     large_memory_vector,
     memory_vector,
     similarities,
     sparsemax,
 )
-from memwrap.checks import check_encodings, check_keep, check_logits, check_memory, check_scales, check_sizes
+from memwrap.checks import check_encodings, check_judgement, check_keep, check_memory, check_scales, check_sizes
 from memwrap.errors import InputError
 from memwrap.precision import exact_products, in_full_precision, without_autocast
 from memwrap.tracing import eager
@@ -23,6 +25,7 @@ VARIANTS = ("memory_wrap", "only_memory")
 HEADS = ("mlp", "linear")
 
 LARGE_MEMORY = 4096  # samples: from here on it pays to look at the highest scores alone
+LOOKED_AT = 256  # of its samples, as few use more; eight times as many if they do
 
 
 @dataclass(frozen=True)
@@ -106,13 +109,13 @@ class MemoryWrap(nn.Module):
             check_memory(memory, self.in_features, encodings)
             check_keep(keep, len(encodings), memory.shape[-2])
         # Rounded or not, here once: attention needs them in full in several places.
-        queries, query_scales = self.projected(in_full_precision(encodings), "encodings", checked)
-        keys, key_scales = self.projected(in_full_precision(memory), "memory", checked)
+        queries, keys = self._projected(in_full_precision(encodings)), self._projected(in_full_precision(memory))
+        query_scales, key_scales = inverse_norms(queries), inverse_norms(keys)
         weights = content_weights(queries, query_scales, keys, key_scales, keep)
         vector = memory_vector(weights, keys)
         logits: Tensor = self.head(self._features(queries, vector))
         if checked:
-            check_logits(logits)
+            check_judgement(logits, encodings=query_scales, memory=key_scales)
         return Reading(logits, weights, vector)
 
     def forward_by_halves(self, encodings: Tensor) -> Tensor:
@@ -124,13 +127,13 @@ class MemoryWrap(nn.Module):
             check_encodings(encodings, self.in_features)
             if len(encodings) < 2:
                 raise InputError("a batch of one has no halves; expected at least two encodings")
-        queries, scales = self.projected(in_full_precision(encodings), "encodings", checked)
+        queries, scales = self.projected(in_full_precision(encodings))
         (first, second), (first_scales, second_scales) = queries.tensor_split(2), scales.tensor_split(2)
         scores = similarities(first, first_scales, second, second_scales)
         vectors = [memory_vector(sparsemax(scores), second), memory_vector(sparsemax(scores.mT), first)]
         logits: Tensor = self.head(self._features(queries, torch.cat(vectors)))
         if checked:
-            check_logits(logits)
+            check_judgement(logits, encodings=scales)
         return logits
 
     def prepare(self, memory: Tensor) -> PreparedMemory:
@@ -138,13 +141,15 @@ class MemoryWrap(nn.Module):
         if checked := eager(memory):
             check_memory(memory, self.in_features)
         with exact_products(memory):  # once, for all later predictions and explanations
-            keys, scales = self.projected(memory, "memory", checked)
+            keys, scales = self.projected(memory)
+            if checked:
+                check_scales("memory", scales)
             return PreparedMemory(keys, scales, self._first_layer_after(keys))
 
     def read_prepared(self, encodings: Tensor, memory: PreparedMemory, keep: Tensor | None = None) -> Reading:
         """encodings (B, D) -> what `read` gives for the memory that was prepared, for less work"""
         logits, weights = self._judge(encodings, memory, keep)
-        return Reading(logits, weights, memory_vector(weights, memory.encodings))
+        return Reading(logits, weights.contiguous(), memory_vector(weights, memory.encodings))
 
     def forward_prepared(self, encodings: Tensor, memory: PreparedMemory) -> Tensor:
         """encodings (B, D) -> what `forward` gives for the memory that was prepared, logits (B, C)
@@ -156,16 +161,19 @@ class MemoryWrap(nn.Module):
             and eager(encodings)
             and not (torch.is_grad_enabled() and encodings.requires_grad)
         ):
-            return self._judge_by_few(encodings, memory)
+            return self._judge_by_few(encodings, memory, LOOKED_AT)
         return self._judge(encodings, memory, None)[0]
 
-    def _judge_by_few(self, encodings: Tensor, memory: PreparedMemory) -> Tensor:
-        """The same, from the few samples of the highest scores: encodings (B, D) -> logits (B, C)"""
+    def _judge_by_few(self, encodings: Tensor, memory: PreparedMemory, looked_at: int) -> Tensor:
+        """The same, from so many samples of the highest scores, or more: encodings (B, D) -> logits (B, C)"""
         check_encodings(encodings, self.in_features)
-        queries, scales = self.projected(encodings, "encodings", checked=True)
-        vector = large_memory_vector(queries, scales, memory.encodings, memory.scales)
+        queries, scales = self.projected(encodings)
+        vector, enough = large_memory_vector(queries, scales, memory.encodings, memory.scales, looked_at)
         logits: Tensor = self.head(self._features(queries, vector))
-        check_logits(logits)
+        check_judgement(logits, encodings=scales)
+        if not bool(enough.all()):  # asked when all is done: the answer is mostly yes, and a GPU would wait for it
+            left = (~enough).nonzero().squeeze(1)
+            logits[left] = self._judge_by_few(encodings[left], memory, MORE * looked_at)
         return logits
 
     def _judge(self, encodings: Tensor, memory: PreparedMemory, keep: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -173,26 +181,29 @@ class MemoryWrap(nn.Module):
         if checked := eager(encodings):
             check_encodings(encodings, self.in_features)
             check_keep(keep, len(encodings), len(memory.encodings))
-        queries, scales = self.projected(encodings, "encodings", checked)
-        weights = content_weights(queries, scales, memory.encodings, memory.scales, keep)
+        queries = self._projected(encodings)
+        both = memory.first_layer is not None and self.variant != "only_memory"
+        joined, scales = joined_weights(queries, memory.encodings, memory.scales, keep, with_queries=both)
+        weights = joined[:, : len(memory.encodings)]
         if memory.first_layer is None:
             logits: Tensor = self.head(self._features(queries, memory_vector(weights, memory.encodings)))
         else:
-            joined = [weights] if self.variant == "only_memory" else [weights, queries.to(weights.dtype)]
-            features = torch.cat(joined, dim=1).to(memory.first_layer.dtype)
+            features = joined.to(memory.first_layer.dtype)
             logits = self.head.after_first(torch.addmm(self.head.first.bias, features, memory.first_layer))
         if checked:
-            check_logits(logits)
+            check_judgement(logits, encodings=scales)
         return logits, weights
 
-    def projected(self, encodings: Tensor, name: str = "", checked: bool = False) -> tuple[Tensor, Tensor]:
+    def projected(self, encodings: Tensor) -> tuple[Tensor, Tensor]:
         """encodings (..., D) -> what attention compares, (..., width), and one over their lengths, (...)"""
-        if self.projection is not None:
-            encodings = self.projection(encodings.to(self.projection.weight.dtype))
-        scales = inverse_norms(encodings)
-        if checked:
-            check_scales(name, scales)
-        return encodings, scales
+        encodings = self._projected(encodings)
+        return encodings, inverse_norms(encodings)
+
+    def _projected(self, encodings: Tensor) -> Tensor:
+        if self.projection is None:
+            return encodings
+        projected: Tensor = self.projection(encodings.to(self.projection.weight.dtype))
+        return projected
 
     def _features(self, queries: Tensor, vector: Tensor) -> Tensor:
         """What the head takes: (B, 2 D), the input's encoding first, or (B, D)."""

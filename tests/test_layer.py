@@ -281,6 +281,20 @@ def test_a_head_with_nan_does_not_stay_silent() -> None:
         layer.forward_prepared(encodings, layer.prepare(memory))
 
 
+def test_an_encoding_with_nan_is_named_before_more_of_a_large_memory_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    layer, encodings = MemoryWrap(6, 3), torch.randn(4, 6)
+    prepared = layer.prepare(torch.randn(300, 6))
+    encodings[2, 1] = torch.nan
+    looks, plain = [], layer_module.large_memory_vector
+    monkeypatch.setattr(layer_module, "LARGE_MEMORY", 200)
+    monkeypatch.setattr(layer_module, "large_memory_vector", lambda *arguments: looks.append(1) or plain(*arguments))
+    with pytest.raises(NonFiniteError, match=re.escape("encodings: 1 of 4 vectors hold NaN")):
+        layer.forward_prepared(encodings, prepared)
+    assert looks == [1]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -312,6 +326,10 @@ def test_a_large_memory_is_judged_by_its_highest_scores_alone(
     monkeypatch.setattr(layer_module, "LARGE_MEMORY", 200)
     assert_close(layer.forward_prepared(encodings, prepared), expected, atol=1e-5, rtol=1e-4)
     assert by_few == [1]
+    monkeypatch.setattr(layer_module, "LOOKED_AT", 1)
+    assert_close(layer.forward_prepared(encodings, prepared), expected, atol=1e-5, rtol=1e-4)
+    assert len(by_few) > 2, "one sample was not enough"
+    del by_few[1:]
     learning = encodings.clone().requires_grad_()
     layer.forward_prepared(learning, prepared).sum().backward()
     assert by_few == [1], "whoever asks for a gradient gets it"

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from memwrap.attention import SCORES_AT_ONCE
-from memwrap.bench.inference import memory_model, predicting, standard
+from memwrap.bench.inference import memory_model, predicting, standard_model
 from memwrap.bench.record import Finding, LeftOut, Row, row_of
 from memwrap.bench.room import free_bytes, peak_bytes
 from memwrap.bench.stand import Stand, clear
@@ -25,7 +25,9 @@ _SCORES_HELD = 4  # times: as they are computed, scaled, searched and put togeth
 
 def measure(stand: Stand, encoder: str) -> Iterator[Finding]:
     """Predicting with memories of more and more encodings beside predicting without one."""
-    base, model = standard(stand, encoder), memory_model(stand, encoder)
+    plain, model = standard_model(stand, encoder), memory_model(stand, encoder)
+    images = stand.normalised(model, stand.amounts.inference_batch)
+    base = predicting(stand, "Standard", lambda: plain(images), memory=0)
     base_peak = peak_bytes(stand.device, base.run)
     for size in stand.amounts.memories:
         subject = f"memory of {size:,}, {stand.amounts.inference_batch} images"
@@ -33,7 +35,7 @@ def measure(stand: Stand, encoder: str) -> Iterator[Finding]:
             if reason := too_large(stand, size, model.in_features):
                 yield LeftOut(PART, f"{encoder}, {subject}", reason)
                 continue
-            yield _row(stand, encoder, subject, base, base_peak, model, size)
+            yield _row(stand, encoder, subject, base, base_peak, model, images, size)
         except (RuntimeError, MemoryError) as error:
             if not _is_out_of_memory(error):
                 raise
@@ -69,11 +71,11 @@ def _row(
     base: Contestant,
     base_peak: int | None,
     model: MemoryClassifier,
+    images: Tensor,
     size: int,
 ) -> Row:
     with torch.inference_mode():
         memory = model.layer.prepare(random_encodings(size, model.in_features, stand.device))
-    images = stand.normalised(model, stand.amounts.inference_batch)
     used = _samples_used(model, images[:LOOKED_AT], memory)
     contestant = predicting(
         stand,

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from memwrap import kernels
 from memwrap.data.labelled import HeldImages
 from memwrap.errors import DivergedError, SettingsError
 from memwrap.seeds import derived
@@ -267,6 +268,8 @@ def unfit(trainer: Trainer) -> str | None:
         return "its encoder is frozen"
     if not isinstance(trainer.images, HeldImages):
         return "its images are not held in memory"
+    if trainer.device.type == "cuda" and not kernels.usable_on(trainer.device):
+        return "its GPU is too old, or Triton is missing, which kernels are compiled by"
     if obstacle := unstackable(trainer.model.encoder):
         return f"its encoder has {obstacle}"
     return None

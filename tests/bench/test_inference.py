@@ -7,7 +7,7 @@ import torch
 
 from memwrap.bench import inference
 from memwrap.bench.record import LeftOut, Row
-from tests.bench import seen, stand
+from tests.bench import PretendGpu, seen, stand
 
 REMEMBERED, ENCODED = "Memory Wrap, 4 remembered", "published layer, 4 encoded with each batch"
 
@@ -21,12 +21,22 @@ def test_remembered_samples_stand_beside_no_memory() -> None:
     assert {(row.facts["batch"], row.facts["memory"], row.base_facts["memory"]) for row in rows} == {(4, 4, 0)}
 
 
+def test_on_a_gpu_also_without_waiting_for_the_classes() -> None:
+    rows = [row for row in inference.measure(stand(PretendGpu), "tiny") if isinstance(row, Row)]
+    assert [(row.name, row.subject, row.facts["classes_read"], row.base_facts["classes_read"]) for row in rows] == [
+        (REMEMBERED, "predicting 4 images", True, True),
+        (ENCODED, "predicting 4 images", True, True),
+        (REMEMBERED, "predicting 4 images, none read", False, False),
+        (ENCODED, "predicting 4 images, none read", False, False),
+    ]
+
+
 def test_a_turn_is_of_several_batches_without_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     where, calls = stand(batches=3), []
 
     def logits() -> torch.Tensor:
         calls.append(torch.is_inference_mode_enabled())
-        return torch.zeros(1)
+        return torch.zeros(1, 2)
 
     contestant = inference.predicting(where, "it", logits)
     contestant.run()

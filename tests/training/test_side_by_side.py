@@ -228,13 +228,17 @@ def test_runs_of_different_kinds_are_refused() -> None:
         SideBySide().train([trainer(0), trainer(1, count=50)])
 
 
-def test_what_only_the_loop_can_train_is_told() -> None:
+def test_what_only_the_loop_can_train_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert unfit(trainer(0)) is None
     assert unfit(trainer(0, optimizer="adamw")) == "its optimizer is adamw"
     assert unfit(trainer(0, freeze=True)) == "its encoder is frozen"
     begun = trainer(0)
     next(begun.moments())
     assert unfit(begun) == "it has begun already"
+    without_triton = trainer(0)
+    without_triton.device = torch.device("cuda")
+    monkeypatch.setattr("memwrap.kernels.usable_on", lambda _: False)
+    assert "Triton is missing" in str(unfit(without_triton))
     with pytest.raises(SettingsError, match="cannot be trained beside others: its optimizer is adamw"):
         SideBySide().train([trainer(0, optimizer="adamw")])
 
