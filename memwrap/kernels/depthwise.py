@@ -18,6 +18,7 @@ from torch import Tensor
 
 from memwrap.errors import InputError
 from memwrap.kernels.blocks import images_of_each, in_rows, own_part, width_of
+from memwrap.kernels.streams import at_once
 
 
 def depthwise(maps: Tensor, weight: Tensor, stride: int = 1) -> Tensor:
@@ -48,17 +49,19 @@ class _Depthwise(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
         maps, weight, taps = ctx.saved_tensors
         gradient = in_rows(gradients[0])
-        of_maps = torch.empty_like(maps)
-        if ctx.stride == 1:
-            _convolve(gradient, taps.flip(1), of_maps, stride=1)
-        else:
-            _spread(gradient, taps, of_maps)
-        return of_maps, _for_weight(gradient, maps, weight, ctx.stride), None
+        of_maps, of_weight = at_once(
+            [
+                lambda: _for_maps(gradient, taps, torch.empty_like(maps), ctx.stride),
+                lambda: _for_weight(gradient, maps, weight, ctx.stride),
+            ],
+            maps.device,
+        )
+        return of_maps, of_weight, None
 
 
 # The numbers that a program holds of one place of its strip, the warps that share them, the rows of a strip (4, 2
-# or 1; of stride 2 half as many), and about how many programs reduce, for all runs together. A thread has 8 of
-# the numbers, which one load of 16 bytes brings, or 4 where it keeps 25 sums of each: its registers hold no more.
+# or 1; of stride 2 half as many), and about how many programs reduce, for all runs together. A thread has 4 or 8 of
+# the numbers, which one load brings; measured on an H200.
 _STRIPS = {"tile": 512, "warps": 4, "rows": 4}
 _SPREADING = {"tile": 1024, "warps": 4}
 _STRIPS_FOR_WEIGHT = {  # by the kernel's side
@@ -133,6 +136,11 @@ def _spread(gradient: Tensor, taps: Tensor, out: Tensor) -> Tensor:
         num_warps=_SPREADING["warps"],
     )
     return out
+
+
+def _for_maps(gradient: Tensor, taps: Tensor, out: Tensor, stride: int) -> Tensor:
+    """The gradient of maps, into its place."""
+    return _convolve(gradient, taps.flip(1), out, stride=1) if stride == 1 else _spread(gradient, taps, out)
 
 
 def _for_weight(gradient: Tensor, maps: Tensor, weight: Tensor, stride: int) -> Tensor:

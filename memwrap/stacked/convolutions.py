@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from memwrap.kernels.streams import at_once
 from memwrap.stacked.products import linear
-from memwrap.stacked.streams import at_once
 
 T = TypeVar("T")
 
@@ -23,11 +23,11 @@ def pointwise(maps: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return linear(maps.permute(0, 2, 3, 1), weight.flatten(2), bias).permute(0, 3, 1, 2)
 
 
-def convolution(maps: Tensor, weight: Tensor, bias: Tensor | None, like: nn.Conv2d) -> Tensor:
+def convolution(maps: Tensor, weight: Tensor, bias: Tensor | None, like: nn.Conv2d, kernels: bool) -> Tensor:
     """Any convolution, run by run: maps (S * N, I, H, W), weight (S, O, I / groups, k, k), bias (S, O)"""
     sizes = _Sizes(_both(like.stride), _both(like.padding), _both(like.dilation), like.groups)
     if not maps.requires_grad and sizes.is_plain and weight[0, 0].numel() <= _FEW_INPUTS:
-        return _convolution_of_images(maps, weight, bias, sizes)
+        return _convolution_of_images(maps, weight, bias, sizes.padding, kernels)
     # In the layout of the weights: else it would be changed for each run, and for each of its gradients.
     maps = maps.to(weight.dtype).contiguous(memory_format=torch.channels_last)
     out: Tensor = _Convolutions.apply(maps, weight, sizes)
@@ -37,21 +37,34 @@ def convolution(maps: Tensor, weight: Tensor, bias: Tensor | None, like: nn.Conv
     return (out.reshape(runs, -1, outputs, *out.shape[2:]) + bias[:, None, :, None, None]).flatten(0, 1)
 
 
-def _convolution_of_images(maps: Tensor, weight: Tensor, bias: Tensor | None, sizes: "_Sizes") -> Tensor:
+def _convolution_of_images(
+    maps: Tensor, weight: Tensor, bias: Tensor | None, padding: Sequence[int], kernels: bool
+) -> Tensor:
     """A network's first convolution as one product for all runs: of the neighbourhoods of all places with the weights.
 
     Images have so few channels that neighbourhoods take little room, and gradients of images are not needed.
     """
-    channels, *kernel = weight.shape[2:]
-    height, width = sizes.result_of(maps, kernel)
-    down, across = sizes.padding
-    padded = functional.pad(maps.to(weight.dtype).permute(0, 2, 3, 1), (0, 0, across, across, down, down))
-    taps = [padded[:, i : i + height, j : j + width] for i in range(kernel[0]) for j in range(kernel[1])]
+    kernel = weight.shape[3:]
     # Rows that begin at multiples of 16 bytes are quicker to multiply.
-    missing = -len(taps) * channels % 8
-    neighbourhoods = torch.cat([*taps, padded.new_zeros(()).expand(len(maps), height, width, missing)], dim=3)
+    missing = -weight[0, 0].numel() % 8
+    gather = _neighbourhoods
+    if kernels:
+        from memwrap.kernels.neighbourhoods import neighbourhoods  # Triton is there where there is a GPU
+
+        gather = neighbourhoods
     factors = functional.pad(weight.permute(0, 1, 3, 4, 2).flatten(2), (0, missing))
-    return linear(neighbourhoods, factors, bias).permute(0, 3, 1, 2)
+    return linear(gather(maps, kernel, padding, missing, weight.dtype), factors, bias).permute(0, 3, 1, 2)
+
+
+def _neighbourhoods(
+    maps: Tensor, kernel: Sequence[int], padding: Sequence[int], missing: int, dtype: torch.dtype
+) -> Tensor:
+    """As `memwrap.kernels.neighbourhoods` makes them: maps (N, C, H, W) -> (N, height, width, taps * C + missing)"""
+    down, across = padding
+    padded = functional.pad(maps.to(dtype).permute(0, 2, 3, 1), (0, 0, across, across, down, down))
+    height, width = (side - length + 1 for side, length in zip(padded.shape[1:3], kernel, strict=True))
+    taps = [padded[:, i : i + height, j : j + width] for i in range(kernel[0]) for j in range(kernel[1])]
+    return torch.cat([*taps, padded.new_zeros(()).expand(len(maps), height, width, missing)], dim=3)
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,7 @@ class _Stacking:
             return lambda maps: depthwise(maps, weight, layer.stride[0])
         if _is_pointwise(layer):
             return lambda maps: pointwise(maps, weight, bias)
-        return lambda maps: convolution(maps, weight, bias, layer)
+        return lambda maps: convolution(maps, weight, bias, layer, self.kernels)
 
     def _normalisation(
         self, name: str, layer: nn.BatchNorm2d, activation: str = "none", added: list[Tensor] | None = None

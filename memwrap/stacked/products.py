@@ -5,6 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from memwrap.kernels.streams import at_once
+
 _ROWS_OF_A_PART = 1792  # at least, of a long sum that is cut into parts; measured on an H200
 
 
@@ -29,8 +31,12 @@ class _Product(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor]:
         rows, weight = ctx.saved_tensors
         gradient = gradients[0]
-        of_rows = torch.bmm(gradient, weight) if ctx.needs_input_grad[0] else None
-        return of_rows, _summed_product(gradient, rows)
+        if not ctx.needs_input_grad[0]:
+            return None, _summed_product(gradient, rows)
+        of_rows, of_weight = at_once(
+            [lambda: torch.bmm(gradient, weight), lambda: _summed_product(gradient, rows)], rows.device
+        )
+        return of_rows, of_weight
 
 
 def _summed_product(left: Tensor, right: Tensor) -> Tensor:

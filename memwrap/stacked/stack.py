@@ -1,7 +1,7 @@
 """The models of several runs as one model: one pass, and one step, moves them all."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,7 @@ class Stack:
     """
 
     def __init__(self, model: Model, runs: int, precision: torch.dtype, kernels: bool) -> None:
-        self.runs, self.model = runs, copy.deepcopy(model)
+        self.runs, self.kernels, self.model = runs, kernels, copy.deepcopy(model)
         self.model.train()
         device = model.reference.device
         self.told = Told(torch.zeros(runs, dtype=torch.int64, device=device))
@@ -53,23 +53,22 @@ class Stack:
 
     def load(self, models: Sequence[nn.Module]) -> None:
         """Take over the state of one model for each run."""
-        own, theirs = self._places(models)
-        _copy_all(own, theirs)
+        with torch.no_grad():
+            for own, of_models in self._beside(models):
+                torch._foreach_copy_(own, of_models)
         self.refresh()
 
     def unload(self, models: Sequence[nn.Module]) -> None:
         """Give each model the state of its run."""
-        own, theirs = self._places(models)
-        _copy_all(theirs, own)
+        with torch.no_grad():
+            for own, of_models in self._beside(models):
+                torch._foreach_copy_(of_models, own)
 
-    def _places(self, models: Sequence[nn.Module]) -> tuple[list[Tensor], list[Tensor]]:
-        """Where the values of all runs lie, here and in the models."""
-        pairs = [
-            (self.values[name][run], value)
-            for run, model in enumerate(models)
-            for name, value in model.state_dict().items()
-        ]
-        return [own for own, _ in pairs], [theirs for _, theirs in pairs]
+    def _beside(self, models: Sequence[nn.Module]) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
+        """Of each value, where it lies for all runs, and where in their models."""
+        states = [model.state_dict() for model in models]
+        for name, value in self.values.items():
+            yield list(value.detach().unbind()), [state[name] for state in states]
 
     def count(self, passes: int) -> None:
         """Note how many batches the normalisations have seen, which a pass does not."""
@@ -102,7 +101,7 @@ class Stack:
         """Scale the gradients of every run that are longer than this down to it."""
         gradients = [weight.grad for weight in self.weights.values() if weight.grad is not None]
         lengths = torch.stack([gradient.flatten(1).norm(dim=1) for gradient in gradients]).norm(dim=0)
-        scales = (most / (lengths + 1e-6)).clamp(max=1.0)
+        scales = _scales(lengths, most)
         for gradient in gradients:
             gradient.mul_(scales.reshape(-1, *[1] * (gradient.ndim - 1)))
 
@@ -122,40 +121,75 @@ class StackedSgd:
     """SGD for all runs of a stack; what a step needs of an optimiser. rate (): may change between steps."""
 
     def __init__(self, stack: Stack, rate: Tensor, momentum: float, weight_decay: float, clip: float) -> None:
-        self.stack, self.clip = stack, clip
-        self._sgd = torch.optim.SGD(
-            list(stack.weights.values()),
-            rate,
-            momentum=momentum,
-            weight_decay=weight_decay,
-            nesterov=momentum > 0,
-            fused=rate.is_cuda,
-        )
+        self.stack = stack
+        way = _SgdByKernels if stack.kernels else _SgdByTorch
+        self._sgd = way(stack, rate, momentum, weight_decay, clip)
 
     def zero_grad(self) -> None:
         self.stack.forget_gradients()
 
     def step(self) -> None:
-        self.stack.take_gradients()
-        if self.clip > 0:
-            self.stack.shorten_gradients(self.clip)
         self._sgd.step()
-        self.stack.refresh()
+
+    def settle(self) -> None:
+        """After a step has been captured in a graph, and before that is replayed."""
+        self._sgd.settle()
 
     def forget(self) -> None:
         """As if no step had been taken; what steps wrote to stays where it lies."""
+        self._sgd.forget()
+
+
+class _SgdByTorch:
+    """Where there are no kernels."""
+
+    def __init__(self, stack: Stack, rate: Tensor, momentum: float, weight_decay: float, clip: float) -> None:
+        self._stack, self._clip = stack, clip
+        self._sgd = torch.optim.SGD(
+            list(stack.weights.values()), rate, momentum=momentum, weight_decay=weight_decay, nesterov=momentum > 0
+        )
+
+    def step(self) -> None:
+        self._stack.take_gradients()
+        if self._clip > 0:
+            self._stack.shorten_gradients(self._clip)
+        self._sgd.step()
+        self._stack.refresh()
+
+    def settle(self) -> None:
+        """Graphs are for kernels."""
+
+    def forget(self) -> None:
         for state in self._sgd.state.values():
             for value in state.values():
                 if isinstance(value, Tensor):
                     value.zero_()
 
 
-def _copy_all(places: Sequence[Tensor], values: Sequence[Tensor]) -> None:
-    """Each value to its place, with few kernels."""
-    with torch.no_grad():
-        for dtype in {value.dtype for value in values}:
-            chosen = [number for number, value in enumerate(values) if value.dtype == dtype]
-            torch._foreach_copy_([places[number] for number in chosen], [values[number] for number in chosen])
+class _SgdByKernels:
+    """All that the other does in a step, by one kernel; one more and a few small ones if it clips."""
+
+    def __init__(self, stack: Stack, rate: Tensor, momentum: float, weight_decay: float, clip: float) -> None:
+        from memwrap.kernels.updating import Update  # Triton is there where there is a GPU
+
+        self._leaves, self._rate, self._clip = list(stack.leaves.values()), rate, clip
+        self._update = Update(list(stack.weights.values()), self._leaves, momentum, weight_decay)
+
+    def step(self) -> None:
+        gradients = self._update.read([leaf.grad for leaf in self._leaves])
+        scales = _scales(self._update.lengths(gradients), self._clip) if self._clip > 0 else None
+        self._update.move(gradients, self._rate, scales)
+
+    def settle(self) -> None:
+        self._update.settle()
+
+    def forget(self) -> None:
+        self._update.forget()
+
+
+def _scales(lengths: Tensor, most: float) -> Tensor:
+    """What shortens gradients of these lengths to no more than this: (S,) -> (S,)"""
+    return (most / (lengths + 1e-6)).clamp(max=1.0)
 
 
 def _stacked(value: Tensor, runs: int) -> Tensor:

@@ -27,7 +27,7 @@ from memwrap.training.schedule import learning_rate
 from memwrap.training.step import judge_and_move, logits_of_inputs
 
 STEPS_AT_ONCE = 256  # whose draws lie on the device
-FIRST_STEPS = 32  # so few at first, as the device has nothing to do until they are drawn
+FIRST_STEPS = 8  # so few at first, as the device has nothing to do until they are drawn
 WARM_UP = 3  # steps before the capture: kernels are compiled and chosen, and optimisers make their state
 
 
@@ -70,9 +70,8 @@ class SideBySide:
         return failures
 
     def _group_for(self, trainers: Sequence[Trainer]) -> "_Group":
-        _check(trainers)
         images = max(len(trainer.plan.labels) for trainer in trainers)
-        key = (len(trainers), _kind(trainers[0]))
+        key = (len(trainers), _common_kind(trainers))
         if self._kept is not None and self._kept[0] == key and self._kept[1].capacity >= images:
             return self._kept[1]
         self._kept = None
@@ -227,6 +226,7 @@ class _Group:
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
                 self._step()
+        self.optimizer.settle()
         self.graph = graph
 
 
@@ -246,16 +246,17 @@ def _kernels_chosen_by_time() -> Iterator[None]:
         torch.backends.cudnn.benchmark = before
 
 
-def _check(trainers: Sequence[Trainer]) -> None:
-    """What a graph can hold."""
-    first = trainers[0]
-    if any(_kind(trainer) != _kind(first) or trainer.steps != first.steps for trainer in trainers):
+def _common_kind(trainers: Sequence[Trainer]) -> tuple[object, ...]:
+    """The kind of all these runs; a SettingsError if one graph cannot hold them."""
+    first, *others = [(_kind(trainer), trainer.steps) for trainer in trainers]
+    if any(other != first for other in others):
         raise SettingsError(
             "the runs are of different kinds; expected models and settings that differ in the seed alone"
         )
     for trainer in trainers:
         if reason := unfit(trainer):
             raise SettingsError(f"a run cannot be trained beside others: {reason}")
+    return first[0]
 
 
 def unfit(trainer: Trainer) -> str | None:

@@ -191,7 +191,7 @@ def test_a_convolution_with_wide_padding_goes_back_too() -> None:
     """By the gradient of torch: as a convolution, its padding would be negative."""
     weight = torch.randn(2, 4, 3, 3, 3, dtype=torch.float64, requires_grad=True)
     maps = torch.randn(6, 3, 5, 5, dtype=torch.float64, requires_grad=True)
-    out = convolution(maps, weight, None, nn.Conv2d(3, 4, 3, padding=3))
+    out = convolution(maps, weight, None, nn.Conv2d(3, 4, 3, padding=3), kernels=False)
     expected = torch.cat(
         [functional.conv2d(own, each, padding=3) for own, each in zip(maps.chunk(2), weight, strict=True)]
     )
@@ -202,3 +202,21 @@ def test_a_convolution_with_wide_padding_goes_back_too() -> None:
         strict=True,
     ):
         assert_close(one, other)
+
+
+@runs_kernels
+def test_images_are_convolved_by_kernels_as_without_them() -> None:
+    """Images in full precision, weights in half, as a stack has them."""
+    torch.manual_seed(0)
+    weight = torch.randn(2, 4, 3, 3, 3).to(DEVICE, torch.bfloat16).requires_grad_()
+    bias = torch.randn(2, 4).to(DEVICE, torch.bfloat16)
+    # Of few digits, as Triton's interpreter cuts off where others round.
+    images = torch.randint(-8, 9, (6, 3, 5, 6)).to(DEVICE, torch.float32)
+    found, gradients = [], []
+    with torch.autocast(DEVICE, torch.bfloat16):
+        for kernels in (True, False):
+            found.append(convolution(images, weight, bias, nn.Conv2d(3, 4, 3, padding=1), kernels))
+            gradients.append(torch.autograd.grad(found[-1].float().square().sum(), weight)[0])
+    assert found[0].dtype == torch.bfloat16
+    assert found[0].equal(found[1])
+    assert gradients[0].equal(gradients[1])
