@@ -1,13 +1,20 @@
-"""The section of results: what the records give, and nothing else."""
+"""The section of results and the tables: what the records give, and nothing else."""
 
 import importlib.util
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
+from memwrap.bench.record import BenchRecord, LeftOut, Row, write
+from memwrap.bench.timing import Spread
+from memwrap.errors import DataError
+from memwrap.paper.grid import BATCH, RANDOM, Task
 from memwrap.paper.published import published
-from memwrap.paper.records import append
+from memwrap.paper.records import Images, Origin, Record, append
 from tests.paper.recorded import recorded, tasks_of
 
 SCRIPT = Path(__file__).parents[1] / "results" / "summary.py"
@@ -36,6 +43,36 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def quick(summary: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The same for few tables, none of which counts parameters."""
+    monkeypatch.setattr(summary, "known_tables", lambda: ["svhn-reduced", "cifar10-reduced"])
+    return summary
+
+
+def readme_of(made: dict[Path, str], summary: ModuleType) -> str:
+    return made[summary.README]
+
+
+def section(summary: ModuleType, folder: Path) -> str:
+    """What becomes of the README."""
+    return readme_of(summary.files(folder, f"{summary.BEGIN}\n{summary.END}\n"), summary)
+
+
+def keep(folder: Path, runs: Sequence[Record]) -> None:
+    for run in runs:
+        append(folder / "reproduce" / "records.jsonl", run)
+
+
+def runs_of(
+    accuracies: Sequence[float], memory: str, samples: int = 1000, variant: str = "memory_wrap", data: str = "svhn"
+) -> list[Record]:
+    """Of ResNet18, a seed for each accuracy."""
+    size = 0 if variant == "standard" else 100
+    tasks = [Task(data, samples, "resnet18", variant, size, seed, memory) for seed in range(len(accuracies))]
+    return [recorded(task, accuracy) for task, accuracy in zip(tasks, accuracies, strict=True)]
+
+
 def test_the_readme_has_the_table_its_caption_and_a_line_for_each_other(summary: ModuleType, folder: Path) -> None:
     made = summary.files(folder, f"before\n{summary.BEGIN}\nwhat was there\n{summary.END}\nafter\n")
     readme = made[summary.README]
@@ -46,15 +83,362 @@ def test_the_readme_has_the_table_its_caption_and_a_line_for_each_other(summary:
     assert "**99.60 ± 0.10 (77.26), n = 3**" in readme
     assert "| MobileNetV2 | Standard | no runs | no runs | no runs |" in readme
     assert "27 runs on cpu, 2026-11-16" in readme
-    assert "| [svhn-reduced](results/reproduce/svhn-reduced.md) | 9 | 8 | 1 | 3 |" in readme
-    assert "| [parameters](results/reproduce/parameters.md) | 12 | 12 | 0 |  |" in readme
+    assert "27 runs on cpu, memwrap 0.1.0, torch 2.11, 2026-11-16; n: runs in a cell" in readme
+    assert "| svhn-reduced | [8 of 9 agree](results/reproduce/svhn-reduced.md), n = 3 |  |" in readme
+    assert "| parameters | [12 of 12 agree](results/reproduce/parameters.md) |  |" in readme
     assert "cifar10-reduced" not in readme
+    assert "standard errors" not in readme
+    assert "memwrap bench" not in readme
     assert {path.name for path in made} >= {"svhn-reduced.md", "explanations.md", "counterfactuals.md", "parameters.md"}
 
 
-def test_a_readme_without_a_place_is_told(summary: ModuleType, folder: Path) -> None:
+def test_a_line_that_does_not_count_is_told(
+    quick: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keep(tmp_path, runs_of([0.5], RANDOM) + runs_of([0.6], RANDOM))
+    assert "50.00 (45.31), n = 1" in section(quick, tmp_path)
+    assert "line 2: svhn-1000-resnet18-memory_wrap-100-random-seed0 is passed over" in capsys.readouterr().err
+
+
+def test_a_readme_without_a_place_is_told(quick: ModuleType, folder: Path) -> None:
     with pytest.raises(SystemExit, match="has no place for results; expected the lines <!-- made by"):
-        summary.files(folder, "no place here")
+        quick.files(folder, "no place here")
+
+
+# Tables that are not made any more, or not yet
+
+
+def test_standard_alone_makes_no_table_of_the_batch_as_memory(quick: ModuleType, tmp_path: Path) -> None:
+    keep(tmp_path, runs_of([0.2, 0.3], RANDOM, variant="standard"))
+    keep(tmp_path, runs_of([0.4, 0.5], BATCH, data="cifar10"))
+    made = quick.files(tmp_path, f"{quick.BEGIN}{quick.END}")
+    assert {path.name for path in made} == {"svhn-reduced.md", "cifar10-reduced-batch.md", "README.md"}
+    readme = readme_of(made, quick)
+    assert "| svhn-reduced | [1 of 1 agree](results/reproduce/svhn-reduced.md), n = 2 |  |" in readme
+    assert "| cifar10-reduced |  | [1 of 1 agree](results/reproduce/cifar10-reduced-batch.md), n = 2 |" in readme
+
+
+def test_standard_is_in_the_table_of_the_batch_as_memory_too(quick: ModuleType, tmp_path: Path) -> None:
+    keep(tmp_path, [*runs_of([0.2, 0.21], RANDOM, variant="standard"), *runs_of([0.4, 0.5, 0.45], BATCH)])
+    readme = section(quick, tmp_path)
+    assert "n = 2 | [2 of 2 agree](results/reproduce/svhn-reduced-batch.md), n = 2 to 3 |" in readme
+    assert "**All tables**: how many cells agree with the paper by that test" in readme
+    assert " 5 runs on cpu, " in readme
+
+
+def test_cells_of_one_run_are_not_said_to_be_judged(quick: ModuleType, tmp_path: Path) -> None:
+    keep(tmp_path, [*runs_of([0.2, 0.21], RANDOM, variant="standard"), *runs_of([0.4], RANDOM)])
+    expected = "[1 of 1 agree](results/reproduce/svhn-reduced.md), 1 cannot be judged, n = 1 to 2"
+    assert expected in section(quick, tmp_path)
+
+
+def test_a_table_that_no_record_gives_is_told_and_removed(
+    quick: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(quick, "HERE", tmp_path / "results")
+    monkeypatch.setattr(quick, "README", tmp_path / "README.md")
+    (tmp_path / "README.md").write_text(f"{quick.BEGIN}{quick.END}")
+    keep(tmp_path / "results", runs_of([0.2, 0.3], RANDOM))
+    monkeypatch.setattr("sys.argv", ["summary.py"])
+    assert quick.main() == 0
+    left = [tmp_path / "results" / name for name in ("reproduce/cifar10-reduced.md", "bench/old.md")]
+    for path in left:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("once made")
+    capsys.readouterr()
+
+    monkeypatch.setattr("sys.argv", ["summary.py", "--check"])
+    assert quick.main() == 1
+    told = capsys.readouterr().out
+    assert told.count("is not what the records give") == 2
+    assert all(path.exists() for path in left)
+
+    monkeypatch.setattr("sys.argv", ["summary.py"])
+    assert quick.main() == 0
+    assert not any(path.exists() for path in left)
+    assert (tmp_path / "results" / "reproduce" / "svhn-reduced.md").exists()
+    monkeypatch.setattr("sys.argv", ["summary.py", "--check"])
+    assert quick.main() == 0
+
+
+# The batch as memory against two passes
+
+
+def test_a_difference_has_welchs_standard_error(summary: ModuleType) -> None:
+    """Variances 36 and 8: 36 / 3 + 8 / 2 is 16."""
+    found = summary.difference([6.0, 12.0, 18.0], [0.0, 4.0])
+    assert found.points == pytest.approx(10)
+    assert found.standard_error == pytest.approx(4)
+    assert found.in_errors == pytest.approx(2.5)
+    assert found.is_far
+    turned = summary.difference([0.0, 4.0], [6.0, 12.0, 18.0])
+    assert turned.in_errors == pytest.approx(-2.5)
+    assert turned.is_far
+
+
+def test_two_standard_errors_are_not_far(summary: ModuleType) -> None:
+    found = summary.difference([6.0, 12.0, 18.0], [2.0, 6.0])
+    assert found.in_errors == 2
+    assert not found.is_far
+
+
+@pytest.mark.parametrize(("first", "second"), [([1.0], [2.0, 3.0]), ([1.0, 2.0], [3.0]), ([1.0, 1.0], [2.0, 2.0])])
+def test_without_any_spread_a_difference_is_not_judged(
+    summary: ModuleType, first: list[float], second: list[float]
+) -> None:
+    found = summary.difference(first, second)
+    assert found.points < 0
+    assert found.in_errors is None
+    assert not found.is_far
+
+
+@pytest.fixture
+def trained_both_ways(tmp_path: Path) -> Path:
+    """10 points and 2.5 standard errors with 1000 samples; 8 and 2 with 2000; a single run with 5000."""
+    keep(tmp_path, runs_of([0.66, 0.72, 0.78], BATCH) + runs_of([0.60, 0.64], RANDOM))
+    keep(tmp_path, runs_of([0.66, 0.72, 0.78], BATCH, samples=2000) + runs_of([0.62, 0.66], RANDOM, samples=2000))
+    keep(tmp_path, runs_of([0.8], BATCH, samples=5000) + runs_of([0.7, 0.9], RANDOM, samples=5000))
+    # Of which no two are of both kinds.
+    keep(tmp_path, runs_of([0.5, 0.6], BATCH, data="cifar10") + runs_of([0.5, 0.6], RANDOM, variant="only_memory"))
+    return tmp_path
+
+
+def test_the_two_ways_of_training_stand_side_by_side(quick: ModuleType, trained_both_ways: Path) -> None:
+    made = quick.files(trained_both_ways, f"{quick.BEGIN}{quick.END}")
+    text = made[trained_both_ways / "reproduce" / "batch-as-memory.md"]
+    lines = [line for line in text.splitlines() if line.startswith("| SVHN")]
+    both = "| 100 | 72.00 ± 6.00 (3) | 72.00 |"
+    assert lines == [
+        f"| SVHN | ResNet18 | 1000 samples {both} 62.00 ± 2.83 (2) | 62.00 | +10.00 | 4.00 | **+2.5** |",
+        f"| SVHN | ResNet18 | 2000 samples {both} 64.00 ± 2.83 (2) | 64.00 | +8.00 | 4.00 | +2.0 |",
+        "| SVHN | ResNet18 | 5000 samples | 100 | 80.00 (1) | 80.00 | 80.00 ± 14.14 (2) | 80.00 | +0.00 | – | – |",
+    ]
+    assert "CIFAR10" not in text
+    assert "13 runs on cpu, 2026-11-16" in text
+
+
+def test_the_readme_names_the_cells_that_are_far_apart(quick: ModuleType, trained_both_ways: Path) -> None:
+    readme = section(quick, trained_both_ways)
+    assert (
+        "in 1 of 2 [cells](results/reproduce/batch-as-memory.md) the accuracy of Memory Wrap differs by at most 2 "
+        "standard errors, and by more for SVHN, ResNet18, 1000 samples, memory of 100 (+10.00 points, +2.5 standard "
+        "errors). n = 2 to 3 of either kind, cpu, memwrap 0.1.0, torch 2.11, 2026-11-16."
+    ) in readme
+
+
+def test_the_readme_says_nothing_more_where_none_is_far(quick: ModuleType, tmp_path: Path) -> None:
+    keep(tmp_path, runs_of([0.5, 0.6], BATCH) + runs_of([0.5, 0.7], RANDOM))
+    made = quick.files(tmp_path, f"{quick.BEGIN}{quick.END}")
+    assert "in 1 of 1 [cells](results/reproduce/batch-as-memory.md)" in readme_of(made, quick)
+    assert "by more for" not in readme_of(made, quick)
+    # Variances 50 and 200 of two runs each: the root of 125 is 11.18.
+    assert "| −5.00 | 11.18 | −0.4 |" in made[tmp_path / "reproduce" / "batch-as-memory.md"]
+
+
+def test_runs_on_other_images_are_not_held_against_each_other(quick: ModuleType) -> None:
+    others = [replace(run, images=Images("mine.zip", "beef", 10, 10)) for run in runs_of([0.5, 0.6], BATCH)]
+    with pytest.raises(DataError, match="the records are of different images"):
+        quick.sides_of([*others, *runs_of([0.5, 0.7], RANDOM)])
+
+
+# What `memwrap bench` measured
+
+VERSIONS = {"memwrap": "0.1.0", "torch": "2.11.0", "memorywrap": "1.1.7", "entmax": "1.3", "cuda": "13.0"}
+GPU = Origin("0123456789abcdef", True, "c0de", VERSIONS, "NVIDIA H200", "bench", 5)
+STEP = {"images": 1000, "memory": "random", "precision": "bf16", "side_by_side": 5}
+READ = {"batch": 500, "memory": 100, "classes_read": True}
+
+
+def measured_row(ratio: float, **changes: Any) -> Row:
+    """Of 4 ms; a quarter more and less are the quartiles."""
+    row = Row(
+        part="steps",
+        subject="one step",
+        encoder="resnet18",
+        unit="step",
+        name="our 5 runs side by side, each",
+        base="published loop",
+        seconds=Spread(0.004, 0.003, 0.005),
+        base_seconds=Spread(0.004 / ratio, 0.003 / ratio, 0.005 / ratio),
+        ratio=Spread(ratio, 0.75 * ratio, 1.25 * ratio),
+        rounds=3,
+        facts=STEP,
+        base_facts={"images": 1000, "memory": "random", "precision": "fp16"},
+    )
+    return replace(row, **changes)
+
+
+def step_beside_standard(ratio: float, memory: str, **changes: Any) -> Row:
+    name = {"random": "Memory Wrap, two passes", "batch": "Memory Wrap, batch as memory"}[memory]
+    facts = {"facts": {**STEP, "memory": memory}, "base_facts": {**STEP, "memory": None}}
+    subject = "one step, our 5 runs side by side, each"
+    return measured_row(ratio, subject=subject, name=name, base="Standard", **facts, **changes)
+
+
+def predicting(ratio: float, read: bool = True, name: str = "Memory Wrap, 100 remembered", **changes: Any) -> Row:
+    return measured_row(
+        ratio,
+        part="inference",
+        unit="batch",
+        subject="predicting 500 images" + ", none read" * (not read),
+        name=name,
+        base="Standard",
+        facts={**READ, "classes_read": read},
+        base_facts={**READ, "classes_read": read, "memory": 0},
+        **changes,
+    )
+
+
+def with_memory(ratio: float, size: int, **changes: Any) -> Row:
+    return measured_row(
+        ratio,
+        part="memory",
+        unit="batch",
+        subject=f"memory of {size:,}, 500 images",
+        name=f"Memory Wrap, {size:,} encodings",
+        base="Standard",
+        facts={**READ, "memory": size},
+        base_facts={**READ, "memory": 0},
+        **changes,
+    )
+
+
+def measured(
+    folder: Path, name: str, rows: Sequence[Row], date: str = "2026-11-16T10:00:00+00:00", **changes: Any
+) -> None:
+    record = BenchRecord(
+        date=date,
+        complete=True,
+        origin=GPU,
+        threads=16,
+        asked={},
+        amounts={},
+        images="random pixels",
+        rows=tuple(rows),
+        left_out=(),
+    )
+    write(folder / "bench" / f"{name}.json", replace(record, **changes))
+
+
+def bench_table(summary: ModuleType, folder: Path, name: str) -> str:
+    return summary.files(folder, f"{summary.BEGIN}{summary.END}")[folder / "bench" / f"{name}.md"]
+
+
+def test_a_record_of_bench_becomes_a_table_of_all_its_rows(quick: ModuleType, tmp_path: Path) -> None:
+    sparsemax = measured_row(0.5, part="attention", subject="sparsemax", encoder=None, unit="call", name="ours")
+    measured(tmp_path, "mine", [measured_row(0.04), sparsemax], left_out=(LeftOut("memory", "a memory", "no room"),))
+    text = bench_table(quick, tmp_path, "mine")
+    assert text.startswith(
+        "### memwrap bench: mine\n\n"
+        "NVIDIA H200, memwrap 0.1.0, torch 2.11.0, memorywrap 1.1.7, entmax 1.3, 2026-11-16; "
+        "commit 0123456789 with changes, CUDA 13.0, 16 CPU threads. Images: random pixels.\n"
+    )
+    assert "**Training**, for each step\n\n| encoder |" in text
+    assert (
+        "| ResNet18 | one step | our 5 runs side by side, each | 4 ms | published loop | 100 ms "
+        "| 0.040 | 0.030 to 0.050 | 25.00 | 3 |\n"
+    ) in text
+    assert "**Sparsemax**, for each call\n" in text
+    assert "|  | sparsemax | ours | 4 ms | published loop | 8 ms | 0.500 | 0.375 to 0.625 | 2.00 | 3 |\n" in text
+    assert "**Left out**\n\n- a memory (no room)\n" in text
+    assert "peak memory" not in text
+    assert "stopped" not in text
+
+
+def test_a_table_of_bench_tells_of_memory_where_it_was_measured(quick: ModuleType, tmp_path: Path) -> None:
+    measured(tmp_path, "mine", [with_memory(2.0, 100, peak=3 * 2**20, base_peak=2**20)], complete=False)
+    text = bench_table(quick, tmp_path, "mine")
+    assert "| rounds | peak memory | beside it |" in text
+    assert "| 2.000 | 1.500 to 2.500 | 0.50 | 3 | 3 MiB | 1 MiB |" in text
+    assert "It was stopped before its end." in text
+
+
+def test_conditions_are_said_once_for_all_and_then_for_each(summary: ModuleType) -> None:
+    rows = [
+        measured_row(
+            1, name="a", base="b", facts={"size": 1000, "last_one": True}, base_facts={"size": 1000, "c": None}
+        ),
+        measured_row(
+            1, name="a", base="b", facts={"size": 1000, "last_one": False}, base_facts={"size": 1000, "c": 2.5}
+        ),
+    ]
+    assert summary.conditions(rows) == ["- All: size 1,000", "- b: c none or 2.5", "- a: last one yes or no"]
+    assert summary.conditions([measured_row(1, facts={}, base_facts={})]) == []
+
+
+def headline_lines(summary: ModuleType, folder: Path) -> list[str]:
+    """Below the heads."""
+    *_, table = section(summary, folder).partition("**Speed**")
+    return [line for line in table.splitlines() if line.startswith("|")][2:]
+
+
+def test_the_readme_tells_headlines_by_their_rule(quick: ModuleType, tmp_path: Path) -> None:
+    rows = [
+        measured_row(0.9, name="our loop", facts={"memory": "random"}),
+        measured_row(0.05),
+        measured_row(0.02, encoder="efficientnet_b0"),
+        step_beside_standard(1.25, "batch"),
+        step_beside_standard(1.5, "random"),
+        measured_row(0.5, encoder=None),
+    ]
+    others = [
+        predicting(1.03),
+        predicting(1.29, name="published layer, 100 encoded with each batch"),
+        predicting(1.07, read=False),
+        predicting(1.3, read=False, name="published layer, 100 encoded with each batch"),
+        with_memory(1.01, 100_000),
+        with_memory(1.25, 50_000, peak=800 * 2**20, base_peak=700 * 2**20),
+        with_memory(4.0, 1_000_000),
+    ]
+    measured(tmp_path, "steps", rows)  # headlines have their own order, not the record's
+    measured(tmp_path, "predicting", others[::-1])
+    assert headline_lines(quick, tmp_path) == [
+        "| one step: our 5 runs side by side, each, against published loop | 50.0 times as fast (4 ms, 200 ms) "
+        "| 20.0 times as fast (4 ms, 80 ms) | steps, n = 3 |",
+        "| one step, our 5 runs side by side, each: Memory Wrap, two passes, against Standard | – | 1.50 "
+        "| steps, n = 3 |",
+        "| one step, our 5 runs side by side, each: Memory Wrap, batch as memory, against Standard | – | 1.25 "
+        "| steps, n = 3 |",
+        "| predicting 500 images: Memory Wrap, 100 remembered, against Standard | – | 1.03; 1.07 if no class is read "
+        "| predicting, n = 3 |",
+        "| predicting 500 images: Memory Wrap, 50,000 encodings, against Standard | – "
+        "| 1.25; peak 800 MiB, Standard's 700 MiB | predicting, n = 3 |",
+        "| predicting 500 images: Memory Wrap, 1,000,000 encodings, against Standard | – | 4.00 | predicting, n = 3 |",
+    ]
+    readme = section(quick, tmp_path)
+    assert "|  | EfficientNetB0 | ResNet18 | from |" in readme
+    assert (
+        "Full tables: [predicting](results/bench/predicting.md) and [steps](results/bench/steps.md) on NVIDIA H200, "
+        "memwrap 0.1.0, torch 2.11.0, memorywrap 1.1.7, entmax 1.3, 2026-11-16."
+    ) in readme
+
+
+def test_of_two_records_of_a_comparison_the_newest_counts(quick: ModuleType, tmp_path: Path) -> None:
+    both = [measured_row(0.5), measured_row(0.5, encoder="mobilenet_v2")]
+    measured(tmp_path, "a", [measured_row(0.25, rounds=8)], date="2026-11-17T10:00:00+00:00")
+    measured(tmp_path, "b", both, date="2026-11-16T10:00:00+00:00")
+    label = "one step: our 5 runs side by side, each, against published loop"
+    assert headline_lines(quick, tmp_path) == [
+        f"| {label} | – | 4.0 times as fast (4 ms, 16 ms) | a, n = 8 |",
+        f"| {label} | 2.0 times as fast (4 ms, 8 ms) | – | b, n = 3 |",
+    ]
+    readme = section(quick, tmp_path)
+    assert "entmax 1.3, 2026-11-17; [b](results/bench/b.md) on NVIDIA H200" in readme
+
+
+def test_another_device_takes_no_headline_away(quick: ModuleType, tmp_path: Path) -> None:
+    measured(tmp_path, "a", [predicting(1.5)])
+    measured(tmp_path, "b", [predicting(2.5)], date="2026-11-17T10:00:00+00:00", origin=replace(GPU, device="cpu"))
+    assert [line.split(" | ")[1:] for line in headline_lines(quick, tmp_path)] == [
+        ["1.50", "a, n = 3 |"],
+        ["2.50", "b, n = 3 |"],
+    ]
+
+
+def test_a_record_without_a_headline_is_linked_all_the_same(quick: ModuleType, tmp_path: Path) -> None:
+    measured(tmp_path, "mine", [measured_row(0.5, part="attention", encoder=None)])
+    assert "[mine](results/bench/mine.md)" in section(quick, tmp_path)
+    assert headline_lines(quick, tmp_path) == []
 
 
 def test_the_readme_and_the_tables_are_what_the_records_give(

@@ -129,6 +129,7 @@ def _published_steps(stand: Stand, encoder: str) -> list[Contestant]:
         for _ in range(count):
             loop.step(*ready)
 
+    facts = {**facts, "data": f"one batch, on {stand.device.type}"}
     found.append(Contestant("published, arithmetic alone", arithmetic, count, cudnn=published_loop.CUDNN, facts=facts))
     return found
 
