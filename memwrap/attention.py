@@ -67,8 +67,8 @@ def joined_weights(
     if keep is None and _kernel_takes(queries, keys):
         from memwrap.kernels.attention import weights_and_queries  # Triton is there where there is a GPU
 
-        queries = in_full_precision(queries)
-        return weights_and_queries(queries, keys, key_scales, EPSILON, with_queries)
+        with torch.cuda.device(queries.device):  # Triton launches on the current one
+            return weights_and_queries(in_full_precision(queries), keys, key_scales, EPSILON, with_queries)
     scales = inverse_norms(queries)
     weights = content_weights(queries, scales, keys, key_scales, keep)
     return torch.cat([weights, queries.to(weights.dtype)], dim=1) if with_queries else weights, scales

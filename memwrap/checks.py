@@ -54,7 +54,7 @@ def check_judgement(logits: Tensor, **scales: Tensor) -> None:
 
     Once, when all is done: this runs with every prediction, and a GPU has nothing to do while somebody looks.
     """
-    looks = [logits.detach().sum(), *(each.min() for each in scales.values())]
+    looks = [logits.detach().sum(), *(each.detach().min() for each in scales.values())]
     total, *least = torch.stack([each.float() for each in looks]).tolist()
     if math.isfinite(total) and all(scale > 0 for scale in least):
         return

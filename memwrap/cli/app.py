@@ -348,7 +348,9 @@ def reproduce(
     ] = None,
     memory: Annotated[
         str,
-        typer.Option(help="How a memory is had in training: random, the paper's, or batch, which takes two thirds of the time."),
+        typer.Option(
+            help="How a memory is had in training: random, the paper's, or batch, which takes two thirds of the time."
+        ),
     ] = "random",
     records: Annotated[
         list[Path] | None,

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 import typer
 
+from memwrap import kernels
 from memwrap.cli.failures import INTERRUPTED
 from memwrap.cli.reading import Reading
 from memwrap.cli.signals import stop_on_signals
@@ -123,7 +124,7 @@ def reproduce(
 
 def means_for(device: torch.device) -> Means:
     """How runs are made on a device."""
-    if device.type != "cuda":
+    if not kernels.usable_on(device):
         return Means(Loop(), "loop", device)
     from memwrap.training.side_by_side import SideBySide
 

@@ -1,7 +1,7 @@
 """A network's layers with the weights of several runs, in place: what the network does with them stays.
 
-On a GPU, kernels do what would be slow there: normalisation with the activation after it, depthwise convolutions,
-means, gates, and dropout that draws from seeds on the device.
+On a GPU, kernels do what would be slow there: normalisation with the activation after it, depthwise convolutions, the
+gathering of what the first convolution sees, means, gates, and dropout that draws from seeds on the device.
 """
 
 from collections.abc import Callable, Iterator, Mapping

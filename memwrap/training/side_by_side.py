@@ -8,7 +8,7 @@ same step as the loop's, but for what dropout draws.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -50,6 +50,12 @@ class SideBySide:
 
         progress(steps done, steps): after every few steps.
         """
+        with _current(trainers[0].device):
+            return self._train(trainers, progress, stop)
+
+    def _train(
+        self, trainers: Sequence[Trainer], progress: Callable[[int, int], None], stop: Callable[[], bool]
+    ) -> list[DivergedError | None]:
         group = self._group_for(trainers)
         group.load(trainers)
         failures: list[DivergedError | None] = [None] * len(trainers)
@@ -228,6 +234,11 @@ class _Group:
                 self._step()
         self.optimizer.settle()
         self.graph = graph
+
+
+def _current(device: torch.device) -> AbstractContextManager[object]:
+    """Makes a GPU the one that streams, graphs and Triton's kernels belong to if nobody says otherwise."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def _for_each_image(values: Tensor, images: int) -> Tensor:

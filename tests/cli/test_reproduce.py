@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from memwrap.cli.reproduce import aligned, seeds_named
+from memwrap.cli.reproduce import aligned, means_for, seeds_named
 from memwrap.errors import DivergedError, SettingsError
 from memwrap.paper.published import Cell, Published
 from memwrap.paper.records import append, read
@@ -189,6 +190,13 @@ def recorded_runs(records: Path) -> Path:
     for task in tasks_of("svhn-reduced", range(3)):
         append(records, recorded(task, 0.6 + task.seed / 100))
     return records
+
+
+def test_runs_are_trained_one_by_one_where_there_are_no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("memwrap.kernels.usable_on", lambda _: False)
+    means = means_for(torch.device("cuda"))
+    assert isinstance(means.engine, Loop)
+    assert (means.name, means.side_by_side) == ("loop", 1)
 
 
 def test_a_table_needs_its_records_alone(recorded_runs: Path, out: Path) -> None:

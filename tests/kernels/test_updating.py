@@ -107,10 +107,10 @@ class Weights:
 
 @runs_kernels
 @pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize("rounded", [False, True], ids=["exact", "rounded"])
-@pytest.mark.parametrize("clip", [0.0, 45.0])
-@pytest.mark.parametrize("weight_decay", [0.0, 0.05])
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize(
+    ("momentum", "weight_decay", "clip", "rounded"),
+    [(0.0, 0.0, 0.0, False), (0.0, 0.05, 45.0, True), (0.9, 0.0, 45.0, False), (0.9, 0.05, 0.0, True)],
+)
 def test_steps_are_those_of_torch(momentum: float, weight_decay: float, clip: float, rounded: bool) -> None:
     from memwrap.kernels.updating import Update
 
