@@ -3,16 +3,24 @@
 The letters in all shapes of this package: B inputs, M memory samples, D length of an encoding, C classes.
 
 The samples of positive weight *are* the explanation of a prediction, so rounding must not choose them: similarities
-and sparsemax are computed in float32 at least (float64 stays float64), whatever autocast says, and not in TF32.
+and sparsemax are computed in float32 at least (float64 stays float64), whatever autocast says, and not in TF32, unless
+three such products make up for what one of them rounds off.
 """
 
+import warnings
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C._functorch import is_batchedtensor  # within vmap, a tensor does not tell whether it requires gradients
+from torch._C._functorch import (
+    is_batchedtensor,  # within vmap, a tensor does not tell whether it requires gradients
+    is_functorch_wrapped_tensor,
+)
+from torch.autograd.forward_ad import unpack_dual
 
 from memwrap import kernels
+from memwrap.errors import brief
 from memwrap.precision import exact_matmul, in_full_precision, without_autocast
 from memwrap.tracing import eager
 
@@ -67,7 +75,7 @@ def joined_weights(
     if keep is None and _kernel_takes(queries, keys):
         from memwrap.kernels.attention import weights_and_queries  # Triton is there where there is a GPU
 
-        with torch.cuda.device(queries.device):  # Triton launches on the current one
+        with torch.cuda.device(queries.device):  # the one that Triton launches on
             return weights_and_queries(in_full_precision(queries), keys, key_scales, EPSILON, with_queries)
     scales = inverse_norms(queries)
     weights = content_weights(queries, scales, keys, key_scales, keep)
@@ -75,15 +83,47 @@ def joined_weights(
 
 
 def _kernel_takes(queries: Tensor, keys: Tensor) -> bool:
+    """eager comes first: a trace must not depend on how many keys there are."""
     return (
         queries.is_cuda
+        and eager(queries)
+        and keys.device == queries.device
         and len(keys) <= SMALL_MEMORY
         and queries.dtype != torch.float64
         and keys.dtype == torch.float32
-        and eager(queries)
-        and not (torch.is_grad_enabled() and (queries.requires_grad or keys.requires_grad))
-        and kernels.usable_on(queries.device)
+        and not (_is_differentiated(queries) or _is_differentiated(keys))
+        and _kernel_works(queries.device)
     )
+
+
+def _is_differentiated(tensor: Tensor) -> bool:
+    """Backwards, forwards, or by torch.func."""
+    return (
+        (torch.is_grad_enabled() and tensor.requires_grad)
+        or is_functorch_wrapped_tensor(tensor)
+        or unpack_dual(tensor).tangent is not None  # type: ignore[no-untyped-call]
+    )
+
+
+@cache
+def _kernel_works(device: torch.device) -> bool:
+    """Tried once: to compile it takes a C compiler, Python's headers and a place to write, which a machine may lack."""
+    if not kernels.usable_on(device):
+        return False
+    try:
+        from memwrap.kernels.attention import weights_and_queries
+
+        memory = torch.ones(100, 16, device=device)
+        with torch.cuda.device(device):
+            weights_and_queries(memory, memory, memory[:, 0], EPSILON, with_queries=True)
+    except Exception as error:
+        warnings.warn(
+            f"the kernel for small memories cannot be used on {device} ({brief(error)}); torch takes its place, which "
+            "is a little slower",
+            stacklevel=2,
+        )
+        return False
+    return True
 
 
 def similarities(queries: Tensor, query_scales: Tensor, keys: Tensor, key_scales: Tensor) -> Tensor:

@@ -55,7 +55,7 @@ def check_judgement(logits: Tensor, **scales: Tensor) -> None:
     Once, when all is done: this runs with every prediction, and a GPU has nothing to do while somebody looks.
     """
     looks = [logits.detach().sum(), *(each.detach().min() for each in scales.values())]
-    total, *least = torch.stack([each.float() for each in looks]).tolist()
+    total, *least = (each.item() for each in torch.stack([each.float() for each in looks]).cpu())
     if math.isfinite(total) and all(scale > 0 for scale in least):
         return
     for name, each in scales.items():

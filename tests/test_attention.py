@@ -262,14 +262,15 @@ def slow_memory_vector(queries: Tensor, keys: Tensor) -> Tensor:
 
 def few_by_few(queries: Tensor, keys: Tensor) -> Tensor:
     """More and more samples, for the inputs that need them."""
-    vectors, enough, looked_at = torch.zeros_like(queries), torch.zeros(len(queries), dtype=torch.bool), 8
-    while not enough.all():
+    vectors, enough = torch.zeros_like(queries), torch.zeros(len(queries), dtype=torch.bool)
+    for looked_at in (8, 64, 512, 4096):
         left = (~enough).nonzero().squeeze(1)
-        scales = inverse_norms(queries[left]), inverse_norms(keys)
-        vectors[left], enough[left] = attention.large_memory_vector(
-            queries[left], scales[0], keys, scales[1], looked_at
-        )
-        looked_at *= 8
+        if len(left):
+            scales = inverse_norms(queries[left]), inverse_norms(keys)
+            vectors[left], enough[left] = attention.large_memory_vector(
+                queries[left], scales[0], keys, scales[1], looked_at
+            )
+    assert enough.all()
     return vectors
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from memwrap import kernels
 from memwrap.bench.amounts import CLASSES, Amounts
 from memwrap.bench.timing import Stopwatch
 from memwrap.building import new_model
@@ -36,6 +37,11 @@ class Stand:
     @property
     def on_gpu(self) -> bool:
         return self.device.type == "cuda"
+
+    @property
+    def has_kernels(self) -> bool:
+        """Whether runs can be trained side by side."""
+        return kernels.usable_on(self.device)
 
     def settings(self, encoder: str, changes: Mapping[str, Any]) -> SettledSettings:
         """The paper's recipe for SVHN, in our sizes."""

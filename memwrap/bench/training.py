@@ -34,8 +34,8 @@ def measure_steps(stand: Stand, encoder: str) -> Iterator[Finding]:
     yield from _if_published(steps_beside_published, STEPS, "one step", stand, encoder)
     clear(stand.device)
     yield from steps_beside_standard(stand, encoder)
-    if not stand.on_gpu:
-        yield LeftOut(STEPS, f"{encoder}, runs side by side", "they need a GPU")
+    if not stand.has_kernels:
+        yield LeftOut(STEPS, f"{encoder}, runs side by side", "they need a GPU, and Triton")
 
 
 def measure_trainings(stand: Stand, encoder: str) -> Iterator[Finding]:
@@ -58,7 +58,7 @@ def steps_beside_published(stand: Stand, encoder: str) -> Iterator[Finding]:
     imported(published_loop.PACKAGE)  # before anything is built
     base, *others = _published_steps(stand, encoder)
     others.append(_loop_steps(stand, LOOP, encoder, TWO_PASSES))
-    if stand.on_gpu:
+    if stand.has_kernels:
         others.append(_captured_steps(stand, _side_by_side(stand), encoder, TWO_PASSES))
     for compared in stand.stopwatch.compare(base, others, stand.amounts.rounds):
         yield row_of(STEPS, "one step", encoder, "step", compared)
@@ -66,13 +66,13 @@ def steps_beside_published(stand: Stand, encoder: str) -> Iterator[Finding]:
 
 def steps_beside_standard(stand: Stand, encoder: str) -> Iterator[Finding]:
     """What a memory adds to a step: by the paper's second pass, and with the batch as memory."""
-    make = _captured_steps if stand.on_gpu else _loop_steps
+    make = _captured_steps if stand.has_kernels else _loop_steps
     base = make(stand, "Standard", encoder, STANDARD)
     others = [
         make(stand, "Memory Wrap, two passes", encoder, TWO_PASSES),
         make(stand, "Memory Wrap, batch as memory", encoder, BATCH_AS_MEMORY),
     ]
-    subject = f"one step, {_side_by_side(stand) if stand.on_gpu else LOOP}"
+    subject = f"one step, {_side_by_side(stand) if stand.has_kernels else LOOP}"
     for compared in stand.stopwatch.compare(base, others, stand.amounts.rounds):
         yield row_of(STEPS, subject, encoder, "step", compared)
 
@@ -96,7 +96,7 @@ def trainings_beside_published(stand: Stand, encoder: str) -> Iterator[Finding]:
     facts = {**_facts(settings, stand), "epochs": settings.epochs}
     base = Contestant(PUBLISHED, published, cudnn=published_loop.CUDNN, facts={**facts, **_published_facts(stand)})
     others = [Contestant(LOOP, loop, facts=facts)]
-    if stand.on_gpu:
+    if stand.has_kernels:
         count = stand.side_by_side
         facts = {**facts, "side_by_side": count}
         others.append(Contestant(_side_by_side(stand), side_by_side, units=count, cudnn=CAPTURED, facts=facts))

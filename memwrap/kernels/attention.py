@@ -7,7 +7,8 @@ from torch import Tensor
 
 _INPUTS = 16  # that a program takes
 _LENGTH = 32  # numbers of their encodings at a time
-_WARPS, _STAGES = 8, 3
+_WARPS = 8
+_STAGES = 2  # with more, 512 samples would not fit into the shared memory of smaller GPUs
 
 
 def weights_and_queries(
@@ -19,7 +20,7 @@ def weights_and_queries(
     squared length. NaN in a query gives NaN. The memory is small: a program holds the scores of all of it.
     """
     (inputs, length), samples = queries.shape, len(keys)
-    queries, keys = queries.contiguous(), keys.contiguous()
+    queries, keys, key_scales = queries.contiguous(), keys.contiguous(), key_scales.contiguous()
     joined = torch.empty(inputs, samples + length * with_queries, device=queries.device, dtype=torch.float32)
     scales = torch.empty(inputs, device=queries.device, dtype=torch.float32)
     _attend[(triton.cdiv(inputs, _INPUTS),)](
@@ -38,6 +39,7 @@ def weights_and_queries(
         BLOCK_D=_LENGTH,
         num_warps=_WARPS,
         num_stages=_STAGES,
+        enable_fp_fusion=True,  # as it is anyway: left out, a user would be warned that it may change
     )
     return joined, scales
 
@@ -61,6 +63,7 @@ def _attend(
     row = tl.program_id(0) * BLOCK_B + tl.arange(0, BLOCK_B)
     sample = tl.arange(0, BLOCK_M)
     there, known = row < inputs, sample < samples
+    row = row.to(tl.int64)  # of inputs there may be very many
     width = samples
     if WITH_QUERIES:
         width += length

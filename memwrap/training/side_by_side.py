@@ -281,7 +281,7 @@ def unfit(trainer: Trainer) -> str | None:
     if not isinstance(trainer.images, HeldImages):
         return "its images are not held in memory"
     if trainer.device.type == "cuda" and not kernels.usable_on(trainer.device):
-        return "its GPU is too old, or Triton is missing, which kernels are compiled by"
+        return "its GPU is none that our kernels can be compiled for, or Triton is missing"
     if obstacle := unstackable(trainer.model.encoder):
         return f"its encoder has {obstacle}"
     return None

@@ -38,6 +38,10 @@ class PretendGpu(Stand):
     def on_gpu(self) -> bool:
         return True
 
+    @property
+    def has_kernels(self) -> bool:
+        return True
+
 
 def stand(kind: type[Stand] = Stand, **amounts: Any) -> Stand:
     """As little as there can be."""

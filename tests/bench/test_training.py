@@ -38,7 +38,9 @@ def test_on_a_cpu_the_loop_is_measured() -> None:
     assert names(rows["published loop, step"]) == ["published, arithmetic alone", LOOP]
     assert names(rows["Standard, step"]) == MEMORIES
     assert names(rows["published loop, training"]) == [LOOP]
-    assert [(each.subject, each.reason) for each in left_out] == [("tiny, runs side by side", "they need a GPU")]
+    assert [(each.subject, each.reason) for each in left_out] == [
+        ("tiny, runs side by side", "they need a GPU, and Triton")
+    ]
     parts = {(row.part, row.unit, row.encoder) for group in rows.values() for row in group}
     assert parts == {("steps", "step", "tiny"), ("training", "training", "tiny")}
 

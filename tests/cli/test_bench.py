@@ -37,7 +37,7 @@ def test_all_of_it_runs_and_is_shown(tmp_path: Path) -> None:
     for title in ("Training, for each step", "Whole trainings, for each training", "Predicting, for each batch"):
         assert f"\n{title}\n" in result.out
     assert "random pixels" in result.out
-    assert "left out: tiny, runs side by side (they need a GPU)" in result.out
+    assert "left out: tiny, runs side by side (they need a GPU, and Triton)" in result.out
     assert "measuring steps, tiny ..." in result.err
     record = read(tmp_path / "bench.json")
     assert record.complete

@@ -1,8 +1,11 @@
 """Attention by one kernel against torch in float64, on a GPU; without one, slowly, by Triton's interpreter."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.testing import assert_close
 
 from memwrap import attention, encoders, wrap
@@ -70,22 +73,66 @@ def test_what_is_no_number_does_not_become_a_weight(value: float) -> None:
     assert bool((scales[:17] > 0).all())
 
 
-@needs_gpu
+@pytest.fixture
+def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If there is none, its kernel is interpreted."""
+    if DEVICE == "cpu":
+        monkeypatch.setattr(attention, "_kernel_takes", lambda _, keys: len(keys) <= attention.SMALL_MEMORY)
+        monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
+
+
+@runs_kernels
+@pytest.mark.usefixtures("on_a_gpu")
+@pytest.mark.parametrize("head", ["mlp", "linear"])
 @pytest.mark.parametrize("variant", ["memory_wrap", "only_memory"])
 @pytest.mark.parametrize("project", [None, 24])
-def test_a_layer_uses_it_for_a_small_memory(variant: str, project: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_layer_uses_it_for_a_small_memory(
+    variant: str, head: str, project: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     torch.manual_seed(0)
-    layer = MemoryWrap(40, 5, variant, project=project).cuda()
+    layer = MemoryWrap(40, 5, variant, head, project).to(DEVICE)
     encodings, memory = vectors(33, 40, 1), vectors(100, 40, 2)
-    prepared = layer.prepare(memory)
+    prepared, keep = layer.prepare(memory), torch.arange(100, device=DEVICE) % 3 > 0
     with torch.no_grad():
-        reading = layer.read_prepared(encodings, prepared)
+        reading, kept = layer.read_prepared(encodings, prepared), layer.read_prepared(encodings, prepared, keep)
         monkeypatch.setattr(attention, "SMALL_MEMORY", 0)
-        expected = layer.read_prepared(encodings, prepared)
+        expected, expected_kept = (layer.read_prepared(encodings, prepared, each) for each in (None, keep))
+    assert reading.weights.is_contiguous()
     assert_close(reading.weights, expected.weights, atol=1e-6, rtol=0)
     assert_close(reading.memory_vector, expected.memory_vector, atol=1e-5, rtol=1e-4)
     assert_close(reading.logits, expected.logits, atol=1e-5, rtol=1e-4)
     assert not torch.equal(reading.weights, expected.weights), "else both were computed in one way"
+    assert torch.equal(kept.weights, expected_kept.weights), "a mask is beyond the kernel"
+
+
+def test_where_it_cannot_be_compiled_torch_takes_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("memwrap.kernels.usable_on", lambda _: True)
+    nowhere = torch.device("cuda", 99)
+    attention._kernel_works.cache_clear()
+    with pytest.warns(UserWarning, match="cannot be used on cuda:99 .*; torch takes its place"):
+        assert not attention._kernel_works(nowhere)
+    assert not attention._kernel_works(nowhere), "and this is said once"
+    attention._kernel_works.cache_clear()
+
+
+@pytest.mark.parametrize("way", ["backward", "forward", "func"])
+def test_what_is_differentiated_is_told(way: str) -> None:
+    seen: list[bool] = []
+
+    def looked_at(queries: Tensor) -> Tensor:
+        seen.append(attention._is_differentiated(queries))
+        return queries.sum()
+
+    queries = torch.randn(2, 3)
+    looked_at(queries)
+    if way == "backward":
+        looked_at(queries.requires_grad_())
+    elif way == "forward":
+        with forward_ad.dual_level():
+            looked_at(forward_ad.make_dual(queries, torch.ones(2, 3)))
+    else:
+        torch.func.jvp(looked_at, (queries,), (torch.ones(2, 3),))
+    assert seen == [False, True]
 
 
 @needs_gpu
