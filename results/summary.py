@@ -17,7 +17,7 @@ from typing import Any
 from memwrap.bench import inference, memory, training
 from memwrap.bench import record as bench
 from memwrap.bench.record import BenchRecord
-from memwrap.cli.bench import TITLES, bytes_shown, seconds_shown
+from memwrap.cli.bench import HEADS, ROOM_HEADS, TITLES, bytes_shown, columns_of, room_of, seconds_shown
 from memwrap.paper import records, tables
 from memwrap.paper.grid import BATCH, MEASURED, RANDOM, STANDARD, Task, cells_of
 from memwrap.paper.published import published
@@ -314,26 +314,12 @@ def bench_text(name: str, record: BenchRecord) -> str:
 
 
 def bench_table(rows: Sequence[bench.Row]) -> str:
-    heads = ["encoder", "what", "measured", "time", "beside", "its time", "ratio", "quartiles", "times as fast",
-             "rounds"]  # fmt: skip
+    """As `memwrap bench` prints it, with the rounds, and without the columns of room where none was measured."""
     room = any(row.peak is not None or row.base_peak is not None for row in rows)
-    lines = [bench_cells(row) + [bytes_shown(row.peak), bytes_shown(row.base_peak)] * room for row in rows]
-    return markdown_table(heads + ["peak memory", "beside it"] * room, lines)
-
-
-def bench_cells(row: bench.Row) -> list[str]:
-    return [
-        encoder_name(row.encoder or ""),
-        row.subject,
-        row.name,
-        seconds_shown(row.seconds.median),
-        row.base,
-        seconds_shown(row.base_seconds.median),
-        f"{row.ratio.median:.3f}",
-        f"{row.ratio.lower:.3f} to {row.ratio.upper:.3f}",
-        f"{1 / row.ratio.median:.2f}",
-        str(row.rounds),
+    lines = [
+        [encoder_name(row.encoder or ""), *columns_of(row)[1:], str(row.rounds), *room_of(row) * room] for row in rows
     ]
+    return markdown_table([*HEADS, "rounds", *ROOM_HEADS * room], lines)
 
 
 def conditions(rows: Iterable[bench.Row]) -> list[str]:

@@ -1,6 +1,5 @@
 """memwrap bench."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -22,9 +21,8 @@ HEADS = (
     "ratio",
     "quartiles",
     "times as fast",
-    "peak memory",
-    "beside it",
 )
+ROOM_HEADS = ("peak memory", "beside it")
 TITLES = {
     "steps": "Training",
     "training": "Whole trainings",
@@ -94,7 +92,7 @@ def _show(record: BenchRecord) -> None:
     for part in PARTS:
         if rows := [row for row in record.rows if row.part == part]:
             console.print(f"\n{TITLES[part]}, for each {' or '.join(dict.fromkeys(row.unit for row in rows))}")
-            for line in aligned([HEADS, *map(_line, rows)]):
+            for line in aligned([(*HEADS, *ROOM_HEADS), *((*columns_of(row), *room_of(row)) for row in rows)]):
                 console.print(line)
     if record.left_out:
         console.print()
@@ -102,7 +100,8 @@ def _show(record: BenchRecord) -> None:
         console.print(f"left out: {each.subject} ({each.reason})")
 
 
-def _line(row: Row) -> Sequence[str]:
+def columns_of(row: Row) -> tuple[str, ...]:
+    """What stands under `HEADS`."""
     return (
         row.encoder or "",
         row.subject,
@@ -113,9 +112,12 @@ def _line(row: Row) -> Sequence[str]:
         f"{row.ratio.median:.3f}",
         _quartiles(row.ratio),
         f"{1 / row.ratio.median:.2f}",
-        bytes_shown(row.peak),
-        bytes_shown(row.base_peak),
     )
+
+
+def room_of(row: Row) -> tuple[str, ...]:
+    """What stands under `ROOM_HEADS`."""
+    return bytes_shown(row.peak), bytes_shown(row.base_peak)
 
 
 def _quartiles(spread: Spread) -> str:
