@@ -6,9 +6,11 @@ import triton.language as tl
 from torch import Tensor
 
 _INPUTS = 16  # that a program takes
-_LENGTH = 32  # numbers of their encodings at a time
-_WARPS = 8
-_STAGES = 2  # with more, 512 samples would not fit into the shared memory of smaller GPUs
+# Numbers of encodings at a time, and the warps that share them, for up to 128 samples and for more: on an H200.
+# With longer tiles, or more stages, 512 samples would not fit into the shared memory of smaller GPUs.
+_OF_FEW = {"length": 64, "warps": 4}
+_OF_MORE = {"length": 32, "warps": 8}
+_STAGES = 2
 
 
 def weights_and_queries(
@@ -23,6 +25,8 @@ def weights_and_queries(
     queries, keys, key_scales = queries.contiguous(), keys.contiguous(), key_scales.contiguous()
     joined = torch.empty(inputs, samples + length * with_queries, device=queries.device, dtype=torch.float32)
     scales = torch.empty(inputs, device=queries.device, dtype=torch.float32)
+    block_m = max(16, triton.next_power_of_2(samples))
+    tile = _OF_FEW if block_m <= 128 else _OF_MORE
     _attend[(triton.cdiv(inputs, _INPUTS),)](
         queries,
         keys,
@@ -35,9 +39,9 @@ def weights_and_queries(
         length,
         WITH_QUERIES=with_queries,
         BLOCK_B=_INPUTS,
-        BLOCK_M=max(16, triton.next_power_of_2(samples)),
-        BLOCK_D=_LENGTH,
-        num_warps=_WARPS,
+        BLOCK_M=block_m,
+        BLOCK_D=tile["length"],
+        num_warps=tile["warps"],
         num_stages=_STAGES,
         enable_fp_fusion=True,  # as it is anyway: left out, a user would be warned that it may change
     )

@@ -49,9 +49,15 @@ def width_of(channels: int) -> int:
 
 
 @triton.jit
-def own_part(channels, BLOCK_C: tl.constexpr):
+def own_part(channels, BLOCK_C: tl.constexpr, BACK: tl.constexpr = False):
     """The number of this program's rows, and its channels. Programs that follow each other take the same rows: what
-    lies together in memory is read at the same time."""
+    lies together in memory is read at the same time.
+
+    BACK: the last rows come first. After a kernel that has read the same maps from the front, their end is still in the
+    cache; and of what is written, so is the front, for the kernel after that.
+    """
     columns = tl.cdiv(channels, BLOCK_C)
     program = tl.program_id(0)
+    if BACK:
+        program = tl.num_programs(0) - 1 - program
     return program // columns, program % columns * BLOCK_C + tl.arange(0, BLOCK_C)

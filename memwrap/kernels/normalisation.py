@@ -382,7 +382,7 @@ def _apply(
 ):
     if ALIGNED:
         channels = channels // 8 * 8  # so that the compiler knows
-    number, column = own_part(channels, BLOCK_C)
+    number, column = own_part(channels, BLOCK_C, BACK=True)
     part, _, start, end = _own_rows(number, rows, first_rows, BLOCK_R, first_tiles, tiles)
     row = start + tl.arange(0, BLOCK_R)
     inside = column < channels
@@ -527,7 +527,7 @@ def _apply_backward(
 ):
     if ALIGNED:
         channels = channels // 8 * 8  # so that the compiler knows
-    number, column = own_part(channels, BLOCK_C)
+    number, column = own_part(channels, BLOCK_C, BACK=True)
     part, _, start, end = _own_rows(number, rows, first_rows, BLOCK_R, first_tiles, tiles)
     row = start + tl.arange(0, BLOCK_R)
     inside = column < channels
