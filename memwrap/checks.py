@@ -6,6 +6,7 @@ captured step runs without them.
 
 import math
 import operator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -47,6 +48,53 @@ def check_memory(memory: Tensor, in_features: int, encodings: Tensor | None = No
             f"memory is {memory.dtype} on {memory.device}, encodings are {encodings.dtype} on {encodings.device}; "
             "give both in one dtype on one device"
         )
+
+
+class Glance:
+    """Numbers of a device, on their way to the host while the device goes on with what it is given next."""
+
+    def __init__(self, *numbers: Tensor) -> None:
+        together = torch.stack([number.detach().float() for number in numbers])
+        self._numbers, self._arrival = together, None
+        if together.is_cuda:
+            # Into memory that a device can write to by itself: any other would make the host wait.
+            there = torch.empty(len(numbers), device="cpu", pin_memory=True)
+            self._numbers = there.copy_(together, non_blocking=True)
+            self._arrival = torch.cuda.current_stream(together.device).record_event()
+
+    def numbers(self) -> list[float]:
+        """Wait for them to come."""
+        if self._arrival is not None:
+            self._arrival.synchronize()
+        found: list[float] = self._numbers.tolist()
+        return found
+
+
+@dataclass(frozen=True)
+class Growth:
+    """How large numbers may become that are made of encodings: none is larger than by_length * length + rest."""
+
+    by_length: float
+    rest: float
+
+    def beside(self, length: float) -> "Growth":
+        """Where each encoding comes with something of that length."""
+        return Growth(self.by_length, self.by_length * length + self.rest)
+
+    def fits(self, length: float, dtype: torch.dtype) -> bool:
+        """Whether all are finite in that type, for encodings of that length; False if that is not sure."""
+        return 2 * (self.by_length * length + self.rest) < torch.finfo(dtype).max  # twice, as sums are rounded
+
+
+def check_glanced(least: float, growth: Growth | None, logits: Tensor, scales: Tensor) -> None:
+    """As `check_judgement` of encodings, by the least of their scales, which somebody has glanced at.
+
+    Logits that cannot have grown too large need not be waited for.
+    """
+    if least > 0 and growth is not None and growth.fits(1 / least, logits.dtype):
+        return
+    check_scales("encodings", scales)
+    check_logits(logits)
 
 
 def check_judgement(logits: Tensor, **scales: Tensor) -> None:

@@ -16,7 +16,17 @@ from memwrap.attention import (
     similarities,
     sparsemax,
 )
-from memwrap.checks import check_encodings, check_judgement, check_keep, check_memory, check_scales, check_sizes
+from memwrap.checks import (
+    Glance,
+    Growth,
+    check_encodings,
+    check_glanced,
+    check_judgement,
+    check_keep,
+    check_memory,
+    check_scales,
+    check_sizes,
+)
 from memwrap.errors import InputError
 from memwrap.precision import exact_products, in_full_precision, without_autocast
 from memwrap.tracing import eager
@@ -51,6 +61,7 @@ class PreparedMemory:
     # and encoding. Row m is sample m's part in the hidden layer, per unit of weight. None for a memory so large that
     # summing its encodings first takes less work.
     first_layer: Tensor | None
+    growth: Growth | None  # how large what the head makes of it may become; None if that has not been looked at
 
 
 class Head(nn.Module):
@@ -69,6 +80,14 @@ class Head(nn.Module):
     def after_first(self, hidden: Tensor) -> Tensor:
         """What the first linear layer gives, (B, H) -> logits (B, C)"""
         return hidden if self.second is None else self.second(functional.relu(hidden))
+
+    def growth(self) -> Growth:
+        """Of what it makes of features: by the lengths of its weights, as a product is at most that of the lengths."""
+        weight, bias = _length(self.first.weight), _length(self.first.bias)
+        if self.second is None:
+            return Growth(weight, bias)
+        further = max(1.0, _length(self.second.weight))  # at least one, as what comes before has to be finite, too
+        return Growth(weight * further, bias * further + _length(self.second.bias))
 
 
 class MemoryWrap(nn.Module):
@@ -142,9 +161,11 @@ class MemoryWrap(nn.Module):
             check_memory(memory, self.in_features)
         with exact_products(memory):  # once, for all later predictions and explanations
             keys, scales = self.projected(memory)
+            growth = None
             if checked:
                 check_scales("memory", scales)
-            return PreparedMemory(keys, scales, self._first_layer_after(keys))
+                growth = self.head.growth().beside(1 / scales.min().item())
+            return PreparedMemory(keys, scales, self._first_layer_after(keys), growth)
 
     def read_prepared(self, encodings: Tensor, memory: PreparedMemory, keep: Tensor | None = None) -> Reading:
         """encodings (B, D) -> what `read` gives for the memory that was prepared, for less work"""
@@ -169,9 +190,11 @@ class MemoryWrap(nn.Module):
         check_encodings(encodings, self.in_features)
         queries, scales = self.projected(encodings)
         vector, enough = large_memory_vector(queries, scales, memory.encodings, memory.scales, looked_at)
+        glance = Glance(scales.min(), enough.all())
         logits: Tensor = self.head(self._features(queries, vector))
-        check_judgement(logits, encodings=scales)
-        if not bool(enough.all()):  # asked when all is done: the answer is mostly yes, and a GPU would wait for it
+        least, all_enough = glance.numbers()
+        check_glanced(least, memory.growth, logits, scales)
+        if not all_enough:
             left = (~enough).nonzero().squeeze(1)
             logits[left] = self._judge_by_few(encodings[left], memory, MORE * looked_at)
         return logits
@@ -185,13 +208,15 @@ class MemoryWrap(nn.Module):
         both = memory.first_layer is not None and self.variant != "only_memory"
         joined, scales = joined_weights(queries, memory.encodings, memory.scales, keep, with_queries=both)
         weights = joined[:, : len(memory.encodings)]
+        glance = Glance(scales.min()) if checked else None
         if memory.first_layer is None:
             logits: Tensor = self.head(self._features(queries, memory_vector(weights, memory.encodings)))
         else:
             features = joined.to(memory.first_layer.dtype)
             logits = self.head.after_first(torch.addmm(self.head.first.bias, features, memory.first_layer))
-        if checked:
-            check_judgement(logits, encodings=scales)
+        if glance is not None:
+            (least,) = glance.numbers()  # while the head is still at work
+            check_glanced(least, memory.growth, logits, scales)
         return logits, weights
 
     def projected(self, encodings: Tensor) -> tuple[Tensor, Tensor]:
@@ -237,6 +262,11 @@ class MemoryWrap(nn.Module):
 
     def extra_repr(self) -> str:
         return ", ".join(f"{name}={value!r}" for name, value in self.settings().items())
+
+
+def _length(weights: Tensor) -> float:
+    """All of them as one vector."""
+    return float(weights.detach().float().norm())
 
 
 def check_options(variant: str, head: str, **sizes: int | None) -> None:

@@ -58,10 +58,11 @@ class RememberedMemory(nn.Module):
         self.register_buffer("_keys", prepared.encodings, persistent=False)
         self.register_buffer("_scales", prepared.scales, persistent=False)
         self.register_buffer("_first_layer", prepared.first_layer, persistent=False)
+        self._growth = prepared.growth
 
     def prepared(self) -> PreparedMemory:
         """The memory as `MemoryWrap.read_prepared` takes it."""
-        return PreparedMemory(self._keys, self._scales, self._first_layer)
+        return PreparedMemory(self._keys, self._scales, self._first_layer, self._growth)
 
     @torch.no_grad()
     def predict_itself(self, layer: MemoryWrap, chunk_size: int) -> None:

@@ -41,8 +41,8 @@ class MemoryClassifier(EncoderModel):
     def forward(self, images: Tensor, memory: Tensor | None = None) -> Tensor:
         """images (B, channels, H, W) -> logits (B, C). memory: see `read`."""
         if memory is None and not self._head_learns():
-            remembered = self._usable_memory(images)
-            return self.layer.forward_prepared(self.encode(images), remembered.prepared())
+            encodings, remembered = self._encoded_beside_memory(images)
+            return self.layer.forward_prepared(encodings, remembered.prepared())
         return self.read(images, memory).logits
 
     def read(self, images: Tensor, memory: Tensor | None = None, keep: Tensor | None = None) -> Reading:
@@ -55,10 +55,10 @@ class MemoryClassifier(EncoderModel):
             if eager(images):
                 check_memory_images(memory, images, self.origin.image_shape[0])
             return self.layer.read(self.encode(images), self._encode(memory, "memory"), keep)
-        remembered = self._usable_memory(images)
+        encodings, remembered = self._encoded_beside_memory(images)
         if self._head_learns():
-            return self.layer.read(self.encode(images), remembered.encodings, keep)
-        return self.layer.read_prepared(self.encode(images), remembered.prepared(), keep)
+            return self.layer.read(encodings, remembered.encodings, keep)
+        return self.layer.read_prepared(encodings, remembered.prepared(), keep)
 
     def explain(self, images: Tensor, effects: bool = True) -> list[Explanation]:
         """Why each image (B, channels, H, W) is judged as it is, by the remembered memory.
@@ -132,6 +132,16 @@ class MemoryClassifier(EncoderModel):
     def _head_learns(self) -> bool:
         """Whether a gradient may be asked for: then the prepared half of the head, a constant, cannot serve."""
         return torch.is_grad_enabled() and any(parameter.requires_grad for parameter in self.layer.parameters())
+
+    def _encoded_beside_memory(self, images: Tensor) -> tuple[Tensor, RememberedMemory]:
+        """The images' encodings (B, D), and the memory to judge them by."""
+        on_gpu = isinstance(images, Tensor) and images.is_cuda
+        if on_gpu and self.remembered is not None and not self.training:
+            # The memory is looked at while the GPU is at work. A pass in training mode would change how it looks.
+            encodings = self.encode(images)
+            return encodings, self._usable_memory(images)
+        remembered = self._usable_memory(images)
+        return self.encode(images), remembered
 
     def _usable_memory(self, images: Tensor) -> RememberedMemory:
         if self.remembered is None:

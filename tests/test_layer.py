@@ -1,5 +1,6 @@
 """The layer against the published package, hand-worked cases, and what it refuses."""
 
+import math
 import re
 from random import Random
 
@@ -9,11 +10,12 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, normalize
 from torch.testing import assert_close
 
-from memwrap import InputError, MemoryWrap, NonFiniteError
+from memwrap import InputError, MemoryWrap, NonFiniteError, checks
 from memwrap import layer as layer_module
+from memwrap.layer import HEADS, VARIANTS
 
 PUBLISHED = {"memory_wrap": memorywrap.MemoryWrapLayer, "only_memory": memorywrap.BaselineMemory}
 TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-10}
@@ -279,6 +281,63 @@ def test_a_head_with_nan_does_not_stay_silent() -> None:
         layer(encodings, memory)
     with pytest.raises(NonFiniteError, match="logits of 2 of 2 inputs are not finite"):
         layer.forward_prepared(encodings, layer.prepare(memory))
+
+
+OVERFLOWING = {  # what grows too large in float32, from encodings that are all right
+    "hidden layer": lambda layer: layer.head.first.weight.fill_(2e38),
+    "second layer": lambda layer: layer.head.second.weight.fill_(-3e38),
+    "a bias": lambda layer: layer.head.second.bias.fill_(torch.inf),
+}
+
+
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("case", OVERFLOWING)
+def test_a_prepared_memory_tells_when_logits_may_be_too_large(
+    case: str, large: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layer_module, "LARGE_MEMORY", 4 if large else 4096)
+    layer, encodings, memory = MemoryWrap(6, 3), torch.rand(2, 6) + 1, torch.rand(4, 6) + 1
+    with torch.no_grad():
+        OVERFLOWING[case](layer)
+        with pytest.raises(NonFiniteError, match="logits of 2 of 2 inputs are not finite"):
+            layer.forward_prepared(encodings, layer.prepare(memory))
+
+
+@pytest.mark.parametrize("length", [1.0, 1e15])
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_nothing_grows_beyond_its_bound(variant: str, head: str, length: float) -> None:
+    """All that the head computes, in double precision, for encodings that point where they grow most, and elsewhere."""
+    torch.manual_seed(0)
+    layer = MemoryWrap(6, 3, variant=variant, head=head).double()
+    memory = torch.randn(5, 6).double()
+    prepared = layer.prepare(memory)
+    computed: list[Tensor] = []
+    for part in layer.head.children():
+        part.register_forward_hook(lambda _, __, out: computed.append(out))
+    steepest = layer.head.first.weight.detach()[:, :6]
+    encodings = normalize(torch.cat([steepest, -steepest, torch.randn(20, 6).double()]), dim=1) * length
+    layer(encodings, memory)
+    bound = prepared.growth.by_length * length + prepared.growth.rest
+    assert len(computed) == (1 if head == "linear" else 2)
+    assert all(out.abs().max() <= bound * (1 + 1e-6) for out in computed)
+    assert prepared.growth.fits(length, torch.float32)
+    assert not prepared.growth.fits(length * 1e40, torch.float32)
+    assert not prepared.growth.fits(math.nan, torch.float32)
+    assert prepared.growth.fits(length, torch.float16) == (length == 1)
+
+
+def test_logits_that_cannot_be_too_large_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def waited(logits: Tensor) -> None:
+        raise AssertionError("somebody looked at the logits")
+
+    monkeypatch.setattr(checks, "check_logits", waited)
+    layer, memory = MemoryWrap(6, 3), torch.randn(4, 6)
+    layer.forward_prepared(torch.randn(2, 6), layer.prepare(memory))
+    with torch.no_grad():
+        layer.head.second.weight.fill_(1e38)
+    with pytest.raises(AssertionError):
+        layer.forward_prepared(torch.randn(2, 6), layer.prepare(memory))
 
 
 def test_an_encoding_with_nan_is_named_before_more_of_a_large_memory_is_looked_at(
