@@ -545,6 +545,37 @@ def test_nan_in_an_image_does_not_stay_silent(model: MemoryClassifier, images: T
 
 
 @pytest.mark.parametrize(
+    "device",
+    [
+        "cpu",
+        pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")),
+    ],
+)
+def test_predicting_from_a_remembered_memory_refuses_what_it_should(
+    device: str, remembering: MemoryClassifier, colours: Tensor
+) -> None:
+    """On a GPU, which is at work while values are looked at, as on a CPU."""
+    model, images = remembering.to(device), colours.to(device)
+    bad = images.clone()
+    bad[3, 0, 0, 0] = torch.nan
+    with torch.inference_mode():
+        assert model(images).isfinite().all()
+        with pytest.raises(NonFiniteError, match=re.escape("encodings: 1 of 5 vectors hold NaN")):
+            model(bad)
+        with pytest.raises(NonFiniteError, match=re.escape("(the first is number 3)")):
+            model.read(bad)
+    with torch.no_grad():
+        model.layer.head.second.bias[0] = torch.inf
+    with pytest.raises(StaleMemoryError), torch.inference_mode():
+        model(images)
+    with pytest.raises(NonFiniteError, match="logits of 12 of 12 inputs are not finite"):
+        model.remember(model.remembered.images, model.remembered.labels)
+    model.forget()
+    with pytest.raises(NoMemoryError), torch.inference_mode():
+        model(images)
+
+
+@pytest.mark.parametrize(
     ("labels", "message"),
     [
         ([0, 1], "memory holds 12 images but 2 labels; each image needs one"),
