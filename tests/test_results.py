@@ -1,6 +1,8 @@
 """The section of results and the tables: what the records give, and nothing else."""
 
 import importlib.util
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +23,9 @@ SCRIPT = Path(__file__).parents[1] / "results" / "summary.py"
 
 
 @pytest.fixture
-def summary() -> ModuleType:
+def summary(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The script; its parts are found where they are when it is run, beside it."""
+    monkeypatch.syspath_prepend(SCRIPT.parent)
     spec = importlib.util.spec_from_file_location("summary", SCRIPT)
     assert spec is not None
     assert spec.loader is not None
@@ -46,7 +50,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def quick(summary: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The same for few tables, none of which counts parameters."""
-    monkeypatch.setattr(summary, "known_tables", lambda: ["svhn-reduced", "cifar10-reduced"])
+    monkeypatch.setattr(summary.paper_tables, "known_tables", lambda: ["svhn-reduced", "cifar10-reduced"])
     return summary
 
 
@@ -54,9 +58,14 @@ def readme_of(made: dict[Path, str], summary: ModuleType) -> str:
     return made[summary.README]
 
 
+def empty_readme(summary: ModuleType) -> str:
+    """The marks, and nothing between them."""
+    return f"{summary.readme_section.BEGIN}\n{summary.readme_section.END}\n"
+
+
 def section(summary: ModuleType, folder: Path) -> str:
     """What becomes of the README."""
-    return readme_of(summary.files(folder, f"{summary.BEGIN}\n{summary.END}\n"), summary)
+    return readme_of(summary.files(folder, empty_readme(summary)), summary)
 
 
 def keep(folder: Path, runs: Sequence[Record]) -> None:
@@ -74,10 +83,11 @@ def runs_of(
 
 
 def test_the_readme_has_the_table_its_caption_and_a_line_for_each_other(summary: ModuleType, folder: Path) -> None:
-    made = summary.files(folder, f"before\n{summary.BEGIN}\nwhat was there\n{summary.END}\nafter\n")
+    begin, end = summary.readme_section.BEGIN, summary.readme_section.END
+    made = summary.files(folder, f"before\n{begin}\nwhat was there\n{end}\nafter\n")
     readme = made[summary.README]
-    assert readme.startswith(f"before\n{summary.BEGIN}\n\n**Reduced SVHN")
-    assert readme.endswith(f"{summary.END}\nafter\n")
+    assert readme.startswith(f"before\n{begin}\n\n**Reduced SVHN")
+    assert readme.endswith(f"{end}\nafter\n")
     assert "what was there" not in readme
     assert "| ResNet18 | Standard | 20.63 ± 0.10 (20.63), n = 3 | 31.84 ± 0.10 (31.84), n = 3 |" in readme
     assert "**99.60 ± 0.10 (77.26), n = 3**" in readme
@@ -111,7 +121,7 @@ def test_a_readme_without_a_place_is_told(quick: ModuleType, folder: Path) -> No
 def test_standard_alone_makes_no_table_of_the_batch_as_memory(quick: ModuleType, tmp_path: Path) -> None:
     keep(tmp_path, runs_of([0.2, 0.3], RANDOM, variant="standard"))
     keep(tmp_path, runs_of([0.4, 0.5], BATCH, data="cifar10"))
-    made = quick.files(tmp_path, f"{quick.BEGIN}{quick.END}")
+    made = quick.files(tmp_path, empty_readme(quick))
     assert {path.name for path in made} == {"svhn-reduced.md", "cifar10-reduced-batch.md", "README.md"}
     readme = readme_of(made, quick)
     assert "| svhn-reduced | [1 of 1 agree](results/reproduce/svhn-reduced.md), n = 2 |  |" in readme
@@ -137,7 +147,7 @@ def test_a_table_that_no_record_gives_is_told_and_removed(
 ) -> None:
     monkeypatch.setattr(quick, "HERE", tmp_path / "results")
     monkeypatch.setattr(quick, "README", tmp_path / "README.md")
-    (tmp_path / "README.md").write_text(f"{quick.BEGIN}{quick.END}")
+    (tmp_path / "README.md").write_text(empty_readme(quick))
     keep(tmp_path / "results", runs_of([0.2, 0.3], RANDOM))
     monkeypatch.setattr("sys.argv", ["summary.py"])
     assert quick.main() == 0
@@ -166,18 +176,18 @@ def test_a_table_that_no_record_gives_is_told_and_removed(
 
 def test_a_difference_has_welchs_standard_error(summary: ModuleType) -> None:
     """Variances 36 and 8: 36 / 3 + 8 / 2 is 16."""
-    found = summary.difference([6.0, 12.0, 18.0], [0.0, 4.0])
+    found = summary.batch_as_memory.difference([6.0, 12.0, 18.0], [0.0, 4.0])
     assert found.points == pytest.approx(10)
     assert found.standard_error == pytest.approx(4)
     assert found.in_errors == pytest.approx(2.5)
     assert found.is_far
-    turned = summary.difference([0.0, 4.0], [6.0, 12.0, 18.0])
+    turned = summary.batch_as_memory.difference([0.0, 4.0], [6.0, 12.0, 18.0])
     assert turned.in_errors == pytest.approx(-2.5)
     assert turned.is_far
 
 
 def test_two_standard_errors_are_not_far(summary: ModuleType) -> None:
-    found = summary.difference([6.0, 12.0, 18.0], [2.0, 6.0])
+    found = summary.batch_as_memory.difference([6.0, 12.0, 18.0], [2.0, 6.0])
     assert found.in_errors == 2
     assert not found.is_far
 
@@ -186,7 +196,7 @@ def test_two_standard_errors_are_not_far(summary: ModuleType) -> None:
 def test_without_any_spread_a_difference_is_not_judged(
     summary: ModuleType, first: list[float], second: list[float]
 ) -> None:
-    found = summary.difference(first, second)
+    found = summary.batch_as_memory.difference(first, second)
     assert found.points < 0
     assert found.in_errors is None
     assert not found.is_far
@@ -204,7 +214,7 @@ def trained_both_ways(tmp_path: Path) -> Path:
 
 
 def test_the_two_ways_of_training_stand_side_by_side(quick: ModuleType, trained_both_ways: Path) -> None:
-    made = quick.files(trained_both_ways, f"{quick.BEGIN}{quick.END}")
+    made = quick.files(trained_both_ways, empty_readme(quick))
     text = made[trained_both_ways / "reproduce" / "batch-as-memory.md"]
     lines = [line for line in text.splitlines() if line.startswith("| SVHN")]
     both = "| 100 | 72.00 ± 6.00 (3) | 72.00 |"
@@ -228,7 +238,7 @@ def test_the_readme_names_the_cells_that_are_far_apart(quick: ModuleType, traine
 
 def test_the_readme_says_nothing_more_where_none_is_far(quick: ModuleType, tmp_path: Path) -> None:
     keep(tmp_path, runs_of([0.5, 0.6], BATCH) + runs_of([0.5, 0.7], RANDOM))
-    made = quick.files(tmp_path, f"{quick.BEGIN}{quick.END}")
+    made = quick.files(tmp_path, empty_readme(quick))
     assert "in 1 of 1 [cells](results/reproduce/batch-as-memory.md)" in readme_of(made, quick)
     assert "by more for" not in readme_of(made, quick)
     # Variances 50 and 200 of two runs each: the root of 125 is 11.18.
@@ -238,7 +248,7 @@ def test_the_readme_says_nothing_more_where_none_is_far(quick: ModuleType, tmp_p
 def test_runs_on_other_images_are_not_held_against_each_other(quick: ModuleType) -> None:
     others = [replace(run, images=Images("mine.zip", "beef", 10, 10)) for run in runs_of([0.5, 0.6], BATCH)]
     with pytest.raises(DataError, match="the records are of different images"):
-        quick.sides_of([*others, *runs_of([0.5, 0.7], RANDOM)])
+        quick.batch_as_memory.sides_of([*others, *runs_of([0.5, 0.7], RANDOM)])
 
 
 # What `memwrap bench` measured
@@ -321,7 +331,7 @@ def measured(
 
 
 def bench_table(summary: ModuleType, folder: Path, name: str) -> str:
-    return summary.files(folder, f"{summary.BEGIN}{summary.END}")[folder / "bench" / f"{name}.md"]
+    return summary.files(folder, empty_readme(summary))[folder / "bench" / f"{name}.md"]
 
 
 def test_a_record_of_bench_becomes_a_table_of_all_its_rows(quick: ModuleType, tmp_path: Path) -> None:
@@ -362,8 +372,12 @@ def test_conditions_are_said_once_for_all_and_then_for_each(summary: ModuleType)
             1, name="a", base="b", facts={"size": 1000, "last_one": False}, base_facts={"size": 1000, "c": 2.5}
         ),
     ]
-    assert summary.conditions(rows) == ["- All: size 1,000", "- b: c none or 2.5", "- a: last one yes or no"]
-    assert summary.conditions([measured_row(1, facts={}, base_facts={})]) == []
+    assert summary.bench_tables.conditions(rows) == [
+        "- All: size 1,000",
+        "- b: c none or 2.5",
+        "- a: last one yes or no",
+    ]
+    assert summary.bench_tables.conditions([measured_row(1, facts={}, base_facts={})]) == []
 
 
 def headline_lines(summary: ModuleType, folder: Path) -> list[str]:
@@ -441,8 +455,8 @@ def test_a_record_without_a_headline_is_linked_all_the_same(quick: ModuleType, t
     assert headline_lines(quick, tmp_path) == []
 
 
-def test_the_readme_and_the_tables_are_what_the_records_give(
-    summary: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sys.argv", ["summary.py", "--check"])
-    assert summary.main() == 0, "run python results/summary.py"
+def test_the_readme_and_the_tables_are_what_the_records_give(tmp_path: Path) -> None:
+    """Asked as anybody would, from a folder that is not the script's."""
+    asked = [sys.executable, str(SCRIPT), "--check"]
+    done = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, ""), f"run python results/summary.py\n{done.stderr}"

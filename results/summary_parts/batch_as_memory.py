@@ -1,0 +1,147 @@
+"""Holds runs of Memory Wrap trained with the batch as memory against those of two passes, as the paper has them."""
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from memwrap.paper import records, tables
+from memwrap.paper.grid import BATCH, RANDOM, Task
+from memwrap.paper.records import Record
+from memwrap.paper.rows import DATA
+from summary_parts.markdown import markdown_table
+from summary_parts.wording import NOTHING, encoder_name, span, where
+
+FILE = "reproduce/batch-as-memory.md"
+FAR = 2  # standard errors, beyond which a difference is marked
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Runs of Memory Wrap that differ only in where training took its memory from, and in their seeds."""
+
+    batch: tuple[Record, ...]
+    two_passes: tuple[Record, ...]
+
+    @property
+    def task(self) -> Task:
+        return self.batch[0].task
+
+    @property
+    def runs(self) -> tuple[Record, ...]:
+        return *self.batch, *self.two_passes
+
+    @property
+    def name(self) -> str:
+        task = self.task
+        return f"{DATA[task.data]}, {encoder_name(task.encoder)}, {_samples_name(task)}, memory of {task.memory_size}"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Of two means, the first less the second. None: there is no spread to hold it against."""
+
+    points: float
+    standard_error: float | None  # Welch's: the two may scatter differently
+
+    @property
+    def in_errors(self) -> float | None:
+        return self.points / self.standard_error if self.standard_error else None
+
+    @property
+    def is_far(self) -> bool:
+        return self.in_errors is not None and abs(self.in_errors) > FAR
+
+
+def difference(first: Sequence[float], second: Sequence[float]) -> Difference:
+    points = statistics.fmean(first) - statistics.fmean(second)
+    if min(len(first), len(second)) < 2:
+        return Difference(points, None)
+    return Difference(points, math.sqrt(sum(statistics.variance(each) / len(each) for each in (first, second))))
+
+
+def sides_of(known: Iterable[Record]) -> list[Sides]:
+    """For each data set, encoder, number of samples and size of the memory, if there are runs of both kinds."""
+    found: dict[tuple[Any, ...], dict[str, list[Record]]] = defaultdict(lambda: defaultdict(list))
+    for record in sorted(known, key=lambda record: record.task):
+        task = record.task
+        if task.variant == "memory_wrap":
+            key = task.data, task.encoder, task.samples or math.inf, task.memory_size
+            found[key][task.memory].append(record)
+    sides = [Sides(tuple(ways[BATCH]), tuple(ways[RANDOM])) for _, ways in sorted(found.items()) if len(ways) == 2]
+    tables.check_one_data_set([run for each in sides for run in each.runs])
+    return sides
+
+
+def files(sides: Sequence[Sides]) -> dict[str, str]:
+    """The text of the table, by its file's name in results/."""
+    if not sides:
+        return {}
+    heads = ["Data set", "Encoder", "Samples", "Memory", "batch as memory", "median", "two passes", "median",
+             "difference", "its standard error", "in standard errors"]  # fmt: skip
+    parts = [
+        "### Memory Wrap trained with the batch as memory, against two passes: accuracy, %",
+        markdown_table(heads, map(_cells, sides), right_from=4),
+        "Mean ± standard deviation with n − 1 (n runs). Difference: batch as memory less two passes; its standard "
+        f"error is √(s₁²/n₁ + s₂²/n₂). **Bold**: beyond {FAR} standard errors. With five runs of either kind and equal "
+        "true means, chance alone puts about one cell in twelve there.",
+        tables.caption_of([run for each in sides for run in each.runs]),
+    ]
+    return {FILE: "\n\n".join(parts) + "\n"}
+
+
+def paragraphs(sides: Sequence[Sides]) -> list[str]:
+    """How many differ by little, and which do not."""
+    found = [(each, difference(_accuracies(each.batch), _accuracies(each.two_passes))) for each in sides]
+    judged = [(each, gap) for each, gap in found if gap.in_errors is not None]
+    if not judged:
+        return []
+    far = [f"{each.name} ({_signed(gap.points, 2)} points, {_signed(gap.in_errors or 0, 1)} standard errors)"
+           for each, gap in judged if gap.is_far]  # fmt: skip
+    runs = [run for each, _ in judged for run in each.runs]
+    sizes = [len(kind) for each, _ in judged for kind in (each.batch, each.two_passes)]
+    return [
+        f"**The batch as memory** instead of the paper's second pass: in {len(judged) - len(far)} of {len(judged)} "
+        f"[cells](results/{FILE}) the accuracy of Memory Wrap differs by at most {FAR} standard errors"
+        + (f", and by more for {'; '.join(far)}" if far else "")
+        + f". n = {span(sizes)} of either kind, {where(runs)}."
+    ]
+
+
+def _cells(sides: Sides) -> list[str]:
+    task, both = sides.task, [_accuracies(runs) for runs in (sides.batch, sides.two_passes)]
+    found = difference(*both)
+    told = [text for values in both for text in (_mean_with_spread(values), f"{statistics.median(values):.2f}")]
+    error = NOTHING if found.standard_error is None else f"{found.standard_error:.2f}"
+    in_errors = NOTHING if found.in_errors is None else _signed(found.in_errors, 1)
+    return [
+        DATA[task.data],
+        encoder_name(task.encoder),
+        _samples_name(task),
+        str(task.memory_size),
+        *told,
+        _signed(found.points, 2),
+        error,
+        f"**{in_errors}**" if found.is_far else in_errors,
+    ]
+
+
+def _accuracies(runs: Iterable[Record]) -> list[float]:
+    """In per cent."""
+    found = [records.score(run.metrics, "accuracy") for run in runs]
+    return [100 * each for each in found if each is not None]
+
+
+def _samples_name(task: Task) -> str:
+    return "all samples" if task.samples is None else f"{task.samples} samples"
+
+
+def _mean_with_spread(values: Sequence[float]) -> str:
+    spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.2f}{spread} ({len(values)})"
+
+
+def _signed(value: float, digits: int) -> str:
+    return f"{value:+.{digits}f}".replace("-", "−")

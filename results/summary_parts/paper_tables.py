@@ -1,0 +1,114 @@
+"""Makes the paper's tables: a file for each and each way of training, and what the README tells of them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from memwrap.paper import tables
+from memwrap.paper.grid import BATCH, MEASURED, RANDOM, cells_of
+from memwrap.paper.published import published
+from memwrap.paper.published import tables as known_tables
+from memwrap.paper.records import Record
+from memwrap.paper.rendering import as_markdown
+from memwrap.paper.rows import Block, Row, blocks, once
+from memwrap.paper.words import NO_RUNS, words
+from summary_parts.markdown import markdown_table
+from summary_parts.wording import span, where
+
+SHOWN = "svhn-reduced"  # the table that the README shows whole
+
+
+def rows_of(known: Sequence[Record]) -> dict[tuple[str, str], list[Row]]:
+    """The rows of each table and each way of training that there are runs of."""
+    return {(table, way): rows for table in known_tables() for way, rows in _rows_by_memory(table, known)}
+
+
+def files(found: Mapping[tuple[str, str], Sequence[Row]], known: Sequence[Record]) -> dict[str, str]:
+    """The text of each table, by its file's name in results/."""
+    return {
+        _file_of(table, way): as_markdown(
+            rows, tables.title_of(table, way), tables.caption_of(_runs_of(table, way, known))
+        )
+        for (table, way), rows in found.items()
+    }
+
+
+def paragraphs(found: Mapping[tuple[str, str], Sequence[Row]], known: Sequence[Record]) -> list[str]:
+    """One table whole, and what each comes to."""
+    return [*_shown_table(found, known), *_all_tables(found, known)]
+
+
+def _rows_by_memory(table: str, known: Sequence[Record]) -> Iterator[tuple[str, list[Row]]]:
+    """The rows of a table for each way of training that there are runs of; `parameters` needs none."""
+    if table == "cost":
+        return
+    for way in (RANDOM, BATCH):
+        # Standard has no memory: its runs are in the tables of both ways, and alone make none of the second.
+        if way == BATCH and not any(run.task.memory == BATCH for run in _runs_of(table, BATCH, known)):
+            continue
+        rows = tables.rows_of(table, cells_of(table), known, way)
+        if any(row.comparison is not None for row in rows):
+            yield way, rows
+
+
+def _file_of(table: str, way: str) -> str:
+    return f"reproduce/{table}{'-batch' * (way == BATCH)}.md"
+
+
+def _runs_of(table: str, way: str, known: Sequence[Record]) -> list[Record]:
+    return [run for runs in tables.by_cell(published(table), known, way).values() for run in runs]
+
+
+def _shown_table(found: Mapping[tuple[str, str], Sequence[Row]], known: Sequence[Record]) -> list[str]:
+    """The table that is shown whole."""
+    if not (rows := found.get((SHOWN, RANDOM))):
+        return []
+    return [
+        f"**{tables.title_of(SHOWN)}**, ours and the paper's in brackets; **bold** where they differ by more than "
+        "chance explains (Welch's test with Holm's correction). All of this section is made by "
+        "`python results/summary.py` from the records in [results](results/README.md).",
+        _compact(blocks(rows)[0]),
+        tables.caption_of(_runs_of(SHOWN, RANDOM, known)),
+    ]
+
+
+def _compact(block: Block) -> str:
+    """A cell as "67.50 ± 2.94 (66.93), n = 5"."""
+    lines = [[line.first, line.second, *map(_compact_cell, line.rows)] for line in block.lines]
+    return markdown_table([*block.heads, *block.columns], lines)
+
+
+def _compact_cell(row: Row | None) -> str:
+    if row is None or row.comparison is None:
+        return "" if row is None else NO_RUNS
+    said = words(row)
+    text = f"{said.ours} ({said.paper.split(' ')[0]}), n = {row.comparison.runs}"
+    return f"**{text}**" if said.kind == "differs" else text
+
+
+def _all_tables(found: Mapping[tuple[str, str], Sequence[Row]], known: Sequence[Record]) -> list[str]:
+    """A line for each table, and in it what each way of training comes to."""
+    if not found:
+        return []
+    runs = list({run.task: run for table, way in found for run in _runs_of(table, way, known)}.values())
+    about = "**All tables**: how many cells agree with the paper by that test, out of those that can be judged."
+    if runs:
+        about += (
+            f" {len(runs)} runs on {where(runs)}; n: runs in a cell. Standard, without a memory, is in both columns."
+        )
+    lines = []
+    for table in once(table for table, _ in found):
+        told = [_outcome(table, way, found[table, way]) if (table, way) in found else "" for way in (RANDOM, BATCH)]
+        lines.append([table, *told])
+    return [about, markdown_table(["table", "trained as in the paper", "trained with the batch as memory"], lines)]
+
+
+def _outcome(table: str, way: str, rows: Sequence[Row]) -> str:
+    """As "[26 of 27 agree](...), n = 5", with a link to the table."""
+    said = [words(row).kind for row in rows if row.comparison is not None and row.verdict is not None]
+    agreeing, differing, open_ = (said.count(kind) for kind in ("agrees", "differs", "open"))
+    parts = [f"[{agreeing} of {agreeing + differing} agree](results/{_file_of(table, way)})"]
+    if open_:
+        parts.append(f"{open_} cannot be judged")
+    measured = [row.comparison.runs for row in rows if row.comparison is not None and row.cell.metric in MEASURED]
+    if measured:
+        parts.append(f"n = {span(measured)}")
+    return ", ".join(parts)
