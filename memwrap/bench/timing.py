@@ -39,14 +39,15 @@ class Cudnn:
 class Contestant:
     """Something to be timed.
 
-    run: does so many units of what is counted, such as steps. ready: comes before each turn and is not timed. facts:
-    JSON values, under which conditions it runs.
+    run: does so many units of what is counted, such as steps. ready: comes before each turn and is not timed. warm_up:
+    takes its place in rounds that do not count, if that is quicker. facts: JSON values, under which conditions it runs.
     """
 
     name: str
     run: Callable[[], object]
     units: int = 1
     ready: Callable[[], object] = lambda: None
+    warm_up: Callable[[], object] | None = None
     cudnn: Cudnn = Cudnn()
     facts: Mapping[str, Any] = field(default_factory=dict)
 
@@ -105,17 +106,20 @@ class Stopwatch:
     def times(self, contestants: Sequence[Contestant], rounds: int, warm_up: int = 1) -> dict[str, list[float]]:
         """By name, seconds for each unit in every round that counts."""
         found: dict[str, list[float]] = {each.name: [] for each in contestants}
-        for _ in range(warm_up + rounds):
+        for number in range(warm_up + rounds):
             for each in self.order.sample(list(contestants), len(contestants)):
-                found[each.name].append(self._turn(each))
-        return {name: seconds[warm_up:] for name, seconds in found.items()}
+                if number < warm_up:
+                    self._seconds(each, each.warm_up or each.run)
+                else:
+                    found[each.name].append(self._seconds(each, each.run) / each.units)
+        return found
 
-    def _turn(self, contestant: Contestant) -> float:
+    def _seconds(self, contestant: Contestant, run: Callable[[], object]) -> float:
         with contestant.cudnn.set():
             contestant.ready()
             begun = self.clock()
-            contestant.run()
-            return (self.clock() - begun) / contestant.units
+            run()
+            return self.clock() - begun
 
 
 def spread(values: Sequence[float]) -> Spread:

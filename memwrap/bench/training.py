@@ -149,10 +149,16 @@ def _captured_steps(stand: Stand, name: str, encoder: str, changes: Mapping[str,
         for trainer in trainers:
             trainer.progress = Progress()  # its weights stay; that matters to no clock
 
-    count = stand.side_by_side
-    facts = {**_facts(trainers[0].settings, stand), "side_by_side": count}
-    units = count * trainers[0].steps
-    return Contestant(name, lambda: _train_all(engine, trainers), units, ready, cudnn=CAPTURED, facts=facts)
+    def warm_up() -> None:
+        """The capture, and the first few steps."""
+        stop = iter([False])  # not when it is asked before them, but after
+        engine.train(trainers, stop=lambda: next(stop, True))
+
+    facts = {**_facts(trainers[0].settings, stand), "side_by_side": stand.side_by_side}
+    units = stand.side_by_side * trainers[0].steps
+    return Contestant(
+        name, lambda: _train_all(engine, trainers), units, ready, warm_up=warm_up, cudnn=CAPTURED, facts=facts
+    )
 
 
 def _trainers(stand: Stand, encoder: str, changes: Mapping[str, Any]) -> list[Trainer]:

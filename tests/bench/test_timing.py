@@ -67,6 +67,13 @@ def test_each_has_its_turn_in_every_round_and_the_order_changes(clock: FakeClock
     assert len(set(rounds)) > 1
 
 
+def test_what_warms_up_sooner_takes_the_place_of_the_run(clock: FakeClock, watch: Stopwatch) -> None:
+    done: list[str] = []
+    task = Contestant("task", lambda: done.append("run"), warm_up=lambda: done.append("warm up"))
+    assert len(watch.times([task], rounds=3, warm_up=2)["task"]) == 3
+    assert done == ["warm up"] * 2 + ["run"] * 3
+
+
 @pytest.mark.parametrize("warm_up", [0, 2])
 def test_warming_up_does_not_count(clock: FakeClock, watch: Stopwatch, warm_up: int) -> None:
     task = Contestant("task", clock.task("task", 50, 40, 3, 2, 1))

@@ -76,10 +76,11 @@ def test_so_many_steps_are_taken_as_are_counted(monkeypatch: pytest.MonkeyPatch)
         return step(judge, labels, *others)
 
     monkeypatch.setattr(side_by_side, "judge_and_move", counted)
+    monkeypatch.setattr(side_by_side, "FIRST_STEPS", 1)
     where = stand(PretendGpu)
     list(training.steps_beside_standard(where, "tiny"))
-    # Three contestants in two rounds, of which the first warms up.
-    assert sum(taken) == 2 * sum(each.units for each in seen(where).values())
+    # Three contestants of two runs each warm up with their first step before the one round.
+    assert sum(taken) == 3 * 2 + sum(each.units for each in seen(where).values())
 
 
 def test_whole_trainings_are_of_each_run() -> None:
