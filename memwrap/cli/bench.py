@@ -4,12 +4,12 @@ from pathlib import Path
 
 import torch
 
-from memwrap.bench.record import BenchRecord, Finding, LeftOut, Row, as_json, write
+from memwrap.bench.record import BenchRecord, Finding, LeftOut, Row, as_json, read, write
 from memwrap.bench.running import PARTS, Asked, findings, record_of, settled, stand_for
 from memwrap.bench.stand import Stand
 from memwrap.bench.timing import Spread
 from memwrap.cli.terminal import aligned, device_named, errors, plain_console, print_json
-from memwrap.errors import SettingsError
+from memwrap.errors import RunError, SettingsError
 
 HEADS = (
     "encoder",
@@ -37,21 +37,37 @@ def bench(asked: Asked, device: str, as_json_wanted: bool, out: Path | None) -> 
     where = device_named(device)
     asked = settled(asked, where)
     out = None if out is None else out.expanduser()
-    if out is not None and out.is_dir():
-        raise SettingsError(f"out is {str(out)!r}, which is a folder; name a file, as {out / 'bench.json'}")
+    meanwhile = None if out is None else _kept_meanwhile(out)
     if where.type == "cuda" and where.index is not None:
         torch.cuda.set_device(where)
     stand = stand_for(asked, where)
-    found = _measured(asked, stand, out)
+    found = _measured(asked, stand, meanwhile)
     record = record_of(asked, stand, found, complete=True)
     if out is not None:
         write(out, record)
+    if meanwhile is not None and meanwhile != out:
+        meanwhile.unlink(missing_ok=True)
     if as_json_wanted:
         print_json(as_json(record))
     else:
         _show(record)
     if out is not None:
         errors.print(f"written: {out}")
+
+
+def _kept_meanwhile(out: Path) -> Path:
+    """Where findings are kept until all are there: a record of before stays as long; anything else stays for good."""
+    if out.is_dir():
+        raise SettingsError(f"out is {str(out)!r}, which is a folder; name a file, as {out / 'bench.json'}")
+    if not out.exists():
+        return out
+    try:
+        read(out)
+    except RunError as error:
+        raise SettingsError(
+            f"out is {str(out)!r}, which is there and is no whole record of memwrap bench; name another file"
+        ) from error
+    return out.with_name(f"{out.name}.part")
 
 
 def _measured(asked: Asked, stand: Stand, out: Path | None) -> list[Finding]:

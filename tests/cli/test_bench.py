@@ -120,6 +120,30 @@ def test_what_was_measured_before_a_failure_is_kept(monkeypatch: pytest.MonkeyPa
     assert read(tmp_path / "bench.json").rows == (ROW,)
 
 
+def test_a_record_of_before_stays_until_the_new_one_is_complete(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    out, meanwhile = tmp_path / "bench.json", tmp_path / "bench.json.part"
+    measuring(monkeypatch, ROW)
+    succeeds(*QUICK, "--out", out)
+    before = out.read_bytes()
+    measuring(monkeypatch, ROW, ROW, then=RuntimeError("a kernel failed"))
+    assert run(*QUICK, "--out", out).code == 1
+    assert out.read_bytes() == before
+    assert len(read(meanwhile).rows) == 2
+    measuring(monkeypatch, ROW, ROW, ROW)
+    succeeds(*QUICK, "--out", out)
+    assert len(read(out).rows) == 3
+    assert not meanwhile.exists()
+
+
+def test_a_file_that_is_no_record_is_not_replaced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    measuring(monkeypatch, then=AssertionError("it was measured"))
+    (tmp_path / "notes.txt").write_text("precious")
+    assert "is no whole record of memwrap bench" in fails(2, *QUICK, "--out", tmp_path / "notes.txt")
+    assert (tmp_path / "notes.txt").read_text() == "precious"
+
+
 def test_times_and_sizes_are_shown_in_fitting_units() -> None:
     assert [seconds_shown(each) for each in (2e-5, 0.0123, 4.5, 1234.0)] == ["20 µs", "12.3 ms", "4.5 s", "1234 s"]
     assert [bytes_shown(each) for each in (None, 3 * 2**30)] == ["", "3,072 MiB"]
