@@ -12,6 +12,8 @@ from pathlib import Path
 # They lie beside this script, where Python looks first when it runs one.
 from summary_parts import batch_as_memory, bench_headlines, bench_tables, paper_tables, reading, readme_section
 
+from memwrap.errors import MemwrapError
+
 HERE = Path(__file__).parent
 README = HERE.parent / "README.md"
 MADE = ("reproduce", "bench")  # folders whose *.md are all made here
@@ -59,4 +61,7 @@ def leftover(folder: Path, wanted: Iterable[Path]) -> list[Path]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except MemwrapError as error:
+        sys.exit(f"results/summary.py: {error}")

@@ -449,6 +449,15 @@ def test_another_device_takes_no_headline_away(quick: ModuleType, tmp_path: Path
     ]
 
 
+def test_what_was_measured_by_quick_is_no_headline(quick: ModuleType, tmp_path: Path) -> None:
+    measured(tmp_path, "a", [predicting(1.5)])
+    measured(tmp_path, "b", [predicting(2.5)], date="2026-11-17T10:00:00+00:00", asked={"quick": True})
+    assert [line.split(" | ")[1:] for line in headline_lines(quick, tmp_path)] == [["1.50", "a, n = 3 |"]]
+    assert "[b]" not in section(quick, tmp_path)
+    assert "By --quick" in bench_table(quick, tmp_path, "b")
+    assert "By --quick" not in bench_table(quick, tmp_path, "a")
+
+
 def test_a_record_without_a_headline_is_linked_all_the_same(quick: ModuleType, tmp_path: Path) -> None:
     measured(tmp_path, "mine", [measured_row(0.5, part="attention", encoder=None)])
     assert "[mine](results/bench/mine.md)" in section(quick, tmp_path)

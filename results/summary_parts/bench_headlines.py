@@ -35,7 +35,8 @@ class Told:
 
 
 def paragraphs(measured: Mapping[str, BenchRecord]) -> list[str]:
-    """Where it was measured, and the headlines."""
+    """Where it was measured, and the headlines. What was measured by --quick tells nothing of speed."""
+    measured = {name: record for name, record in measured.items() if not record.asked.get("quick")}
     by_place: dict[str, list[str]] = {}
     for name, record in measured.items():
         by_place.setdefault(where([record]), []).append(f"[{name}](results/{file_of(name)})")

@@ -47,6 +47,8 @@ def _text(name: str, record: BenchRecord) -> str:
         "Ratio: time / time of what stands beside it, in each round; the median, and quartiles. Below 1 is faster. "
         "All times are medians, too.",
     ]
+    if record.asked.get("quick"):
+        parts.append("By --quick: it shows that all works, and little of how fast.")
     if not record.complete:
         parts.append("It was stopped before its end.")
     for part in once(row.part for row in record.rows):
