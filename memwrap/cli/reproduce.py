@@ -1,7 +1,8 @@
 """memwrap reproduce."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,15 +18,15 @@ from memwrap.cli.terminal import aligned, device_named, errors, plain_console, w
 from memwrap.cli.watch import STEP_SECONDS, duration
 from memwrap.data.labelled import DataSet
 from memwrap.data.sources import PUBLISHED
-from memwrap.errors import DataError, RunError, SaveError, SettingsError, TrainingError
+from memwrap.errors import DataError, RunError, SettingsError, TrainingError
 from memwrap.inference import encode_all
 from memwrap.paper.costs import Estimate, estimate
 from memwrap.paper.grid import TRAINED_WITH, Task, cells_of, tasks_for
 from memwrap.paper.published import Cell
-from memwrap.paper.records import Failure, Record, Records, append, check_writable, read, score
+from memwrap.paper.records import Failure, Record, Records, adding_to, append, check_writable, read, score
 from memwrap.paper.rows import Block, Row, blocks
-from memwrap.paper.running import Loop, Means, Outcome, Standing, run_missing
-from memwrap.paper.tables import caption_of, rows_of, title_of, write
+from memwrap.paper.running import Loop, Means, Outcome, Standing, check_same_images, run_missing
+from memwrap.paper.tables import CLASSES, caption_of, check_folder, rows_of, title_of, write
 from memwrap.paper.words import source_words, tally, words
 from memwrap.recipes import recipe
 from memwrap.runs.data import data_for
@@ -100,26 +101,37 @@ def reproduce(
     """See `memwrap reproduce --help`."""
     if dry_run and from_records:
         raise SettingsError("--dry-run foretells what --from-records leaves out; give one of them")
+    if from_records and images:
+        raise SettingsError("--from-records looks at no images; leave --images out, or --from-records")
     tasks, stand_ins = asked.tasks(), stand_ins_named(images, asked)
-    _refuse_missing(at.records if from_records else at.records[1:])
+    _refuse_missing(at.records[0 if from_records and tasks else 1 :])
     known = read(at.records)
     _warn_of(known.problems)
     failed: Sequence[Failure] = ()
-    if at.out.exists() and not at.out.is_dir():
-        raise SaveError(f"{at.out}: is a file; name a folder for the table")
     if dry_run:
         _foretell(asked.table, tasks, known, means_for(device_named(device)))
         return
+    check_folder(at.out)
     if tasks and not from_records:
-        means = means_for(device_named(device))
+        means, opener = means_for(device_named(device)), _opener(stand_ins, reading)
+        missing = dict.fromkeys(task.data for task in tasks if task not in known.results)
         with stop_on_signals(b"stopping; once more stops at once\n") as stop:
-            failed = _train(tasks, known, means, at, _opener(stand_ins, reading), stop).failures
+            # Also images whose runs are all there: if these are others, the table would not be of them.
+            data = {name: opener(name) for name in {**missing, **stand_ins}}
+            check_same_images(known.results.values(), data)
+            with adding_to(at.records[0]) if missing else nullcontext():
+                failed = _train(tasks, known, means, at, data, stop).failures
     _show(asked, at, read(at.records))
     if failed:
-        raise TrainingError(
-            f"{len(failed)} of {len(tasks)} runs failed, and the table is without them: {failed[0].task.name}: "
-            f"{failed[0].reason}. The same command tries them again"
-        )
+        raise TrainingError(_failed_words(failed, len(tasks)))
+
+
+def _failed_words(failed: Sequence[Failure], runs: int) -> str:
+    first = failed[0]
+    return (
+        f"{len(failed)} of {runs} runs failed, and the table is without them: {first.task.name}: {first.reason}. "
+        "The same command tries them again"
+    )
 
 
 def means_for(device: torch.device) -> Means:
@@ -149,12 +161,15 @@ def step_teller() -> Callable[[int, int], None]:
 def seeds_named(text: str) -> range:
     """ "5" for 0 to 4, "5-9" for just these."""
     first, dash, last = text.strip().partition("-")
-    if first.isdecimal() and (last.isdecimal() if dash else int(first) > 0):
+    if all(
+        number.isdecimal() and len(number) <= len(str(MOST_SEEDS)) for number in ([first, last] if dash else [first])
+    ):
         found = range(int(first), int(last) + 1) if dash else range(int(first))
         if found and found.stop <= MOST_SEEDS:
             return found
     raise SettingsError(
-        f"seeds is {text!r}; expected how many, as 5, or from which to which, as 5-9, none of them beyond {MOST_SEEDS}"
+        f"seeds is {text if len(text) < 40 else f'{text[:40]}...'!r}; expected how many, as 5, or from which to which, "
+        f"as 5-9, none of them beyond {MOST_SEEDS - 1}"
     )
 
 
@@ -192,8 +207,14 @@ def _opener(stand_ins: dict[str, str], reading: Reading) -> Callable[[str], Data
         data = data_for(stand_ins.get(name, name), recipe(name), **reading.options())
         warn(*data.warnings)
         if name in stand_ins:
-            test = len(data.test or ())
-            warn(f"{stand_ins[name]}, {len(data.train):,} and {test:,} images, stands for the published {name}")
+            if data.test is None:
+                raise DataError(
+                    f"{stand_ins[name]}: has no test images of its own, which a table of {name} is of; give a folder "
+                    "or zip with train and test in it"
+                )
+            test, classes = len(data.test), len(data.classes)
+            other = "" if classes == CLASSES else f", which has {CLASSES} classes and not {classes}"
+            warn(f"{stand_ins[name]}, {len(data.train):,} and {test:,} images, stands for the published {name}{other}")
         return data
 
     return opened
@@ -214,7 +235,7 @@ def _foretell(table: str, tasks: Sequence[Task], known: Records, means: Means) -
     if failed:
         console.print(f"{failed} of the missing ones failed before; what failed is tried again")
     if left:
-        console.print(f"on {device_name(means.device)} these take about {_time(about)}")
+        console.print(f"on {device_name(means.device)} these take about {_time(about)}; no image has been looked at")
 
 
 def _time(about: Estimate) -> str:
@@ -230,13 +251,14 @@ def _train(
     known: Records,
     means: Means,
     at: Places,
-    opened: Callable[[str], DataSet],
+    data: Mapping[str, DataSet],
     stop: Callable[[], bool],
 ) -> Outcome:
     made: list[Record] = []
 
     def progress(standing: Standing) -> None:
-        check_writable(at.records[0])  # before hours go into what could not be kept
+        if standing.next:
+            check_writable(at.records[0])  # before hours go into what could not be kept
         made.extend(entry for entry in standing.news if isinstance(entry, Record))
         _tell(standing, [*known.results.values(), *made], means)
 
@@ -244,7 +266,7 @@ def _train(
         outcome = run_missing(
             tasks,
             known.results,
-            opened,
+            data.__getitem__,
             means,
             lambda entry: append(at.records[0], entry),
             progress,
@@ -262,6 +284,8 @@ def _train(
 
 
 def _kept(at: Places) -> str:
+    if not at.records[0].exists():
+        return "No run is done yet"
     return f"What is done is in {at.records[0]}; the same command goes on from there"
 
 
@@ -295,6 +319,8 @@ def _show(asked: Asked, at: Places, known: Records) -> None:
     records = [record for task, record in known.results.items() if task in wanted]
     failures = [failure for failure in known.failures if failure.task in wanted]
     if not records and asked.tasks():
+        if failures:
+            raise TrainingError(f"there is no table: {_failed_words(failures, len(asked.tasks()))}")
         raise RunError(f"{', '.join(map(str, at.records))}: there is no record of a run of this table")
     # Judged among all cells of the table that have runs: what is shown of them changes no verdict.
     rows = rows_of(asked.table, cells, [known.results[task] for task in of_whole], asked.memory)

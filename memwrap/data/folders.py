@@ -103,7 +103,7 @@ def _refuse_bad(plan: ReadingPlan, listing: Listing, scan: Scan, skip_bad: bool)
         count = f"{len(scan.bad)} of {len(listing.train) + len(listing.test or [])} files"
         raise DataError(
             f"{path}: {count} in class folders cannot be used as images:\n{_shown(scan.bad)}\n"
-            "Repair or remove them; --skip-bad (skip_bad=True) leaves them out."
+            "Repair or remove them; where there is --skip-bad (skip_bad=True), that leaves them out."
         )
     left = {image.entry.label for image in scan.train}
     if emptied := [name for label, name in enumerate(listing.classes) if label not in left]:

@@ -10,7 +10,7 @@ import math
 import os
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from functools import cache
@@ -144,6 +144,25 @@ def append(path: Path, entry: Record | Failure) -> None:
         raise SaveError(f"{path}: the record of {entry.task.name} cannot be written ({error})") from error
 
 
+@contextmanager
+def adding_to(path: Path) -> Iterator[None]:
+    """A RunError if another process makes runs for the same file: both would make the same ones."""
+
+    def refuse() -> None:
+        raise RunError(
+            f"{path}: another memwrap reproduce is adding its runs to this file; wait for it, or let this one make "
+            "other --seeds for another file of --records, and name both files afterwards"
+        )
+
+    with ExitStack() as held:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            held.enter_context(alone(path.with_name(f"{path.name}.runs"), refuse))
+        except OSError as error:
+            raise _not_writable(path, error) from error
+        yield
+
+
 def check_writable(path: Path) -> None:
     """A SaveError now, if lines could not be added later."""
     try:
@@ -151,7 +170,11 @@ def check_writable(path: Path) -> None:
         with alone(path), path.open("ab"):
             pass
     except OSError as error:
-        raise SaveError(f"{path}: records cannot be written there ({error}); name another file") from error
+        raise _not_writable(path, error) from error
+
+
+def _not_writable(path: Path, error: OSError) -> SaveError:
+    return SaveError(f"{path}: records cannot be written there ({error}); name another file")
 
 
 def _ends_whole(file: Any) -> bool:
@@ -184,7 +207,7 @@ def read(paths: Sequence[Path], settings_for: Callable[[Task], Settings] = setti
     for place, line in _lines(paths):
         try:
             entry = from_json(_parsed(line))
-        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError, OverflowError) as error:
             problems.append(f"{place}: is passed over, as it {_why(error)}")
             continue
         task = entry.task
@@ -254,9 +277,13 @@ def _lines(paths: Iterable[Path]) -> Iterator[tuple[str, bytes]]:
 
 def _parsed(line: bytes) -> Any:
     try:
-        return json.loads(line)
+        found = json.loads(line)
+        json.dumps(
+            found, ensure_ascii=False
+        ).encode()  # escapes may hold what is no text, and no table could be written
     except (ValueError, RecursionError) as error:
         raise ValueError(f"is damaged or cut short ({brief(error)})") from error
+    return found
 
 
 def _why(error: Exception) -> str:

@@ -32,8 +32,8 @@ from memwrap.seeds import generator
 from memwrap.settings import Settings, SettledSettings
 from memwrap.training.loop import Trainer
 
-# What ends a run, but not the others: a loss that diverged, too little memory, a kernel that fails.
-DEATHS = (TrainingError, NonFiniteError, MemoryError, RuntimeError)
+# What ends a run, but not the others: a loss that diverged, too little memory, a kernel or a disk that fails.
+DEATHS = (TrainingError, NonFiniteError, MemoryError, RuntimeError, OSError)
 
 
 class Engine(Protocol):
@@ -247,8 +247,13 @@ def _on_device(data: DataSet, device: torch.device) -> DataSet:
 def _check_ahead(tasks: Sequence[Task], data: Mapping[str, DataSet], settings_for: Callable[[Task], Settings]) -> None:
     """What would only be noticed when the run's turn comes: that there are too few images for it."""
     for group in grouped(tasks, len(tasks) or 1):
-        task, settings = group[0], settings_for(group[0])
-        splits = split(data[task.data], settings)
+        task = group[0]
+        try:
+            splits = split(data[task.data], settings_for(task))
+        except DataError as error:
+            raise DataError(
+                f"{task.data}: {_source(data[task.data])} cannot serve for {task.group}, as {error}"
+            ) from error
         if not len(splits.test):
             raise DataError(f"{task.data}: has no test images; name a data set that has some")
 
@@ -324,7 +329,8 @@ def _judged(run: Prepared, seconds: float, means: Means, origin: Origin) -> Reco
 
 def _source(data: DataSet) -> str:
     """A published name; of a folder or zip only its own name, as others have it elsewhere."""
-    return data.name if data.name in PUBLISHED else Path(data.name).name
+    name = data.name if data.name in PUBLISHED else Path(data.name).name
+    return name.encode("utf-8", "backslashreplace").decode()  # a file's name may be no text
 
 
 def _reason(error: BaseException) -> str:

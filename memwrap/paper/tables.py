@@ -1,5 +1,6 @@
 """Tables from records alone: which runs give which cell, what stands below them, and the files that they become."""
 
+import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from memwrap.runs import evaluation
 from memwrap.wrapping import wrap
 
 CLASSES = 10  # in each data set of the paper
+FILES = ("table.md", "table.csv", "table.html", "table.png")
 
 # What rows and metrics call the places that memories are drawn from; the paper's first.
 _SOURCES = {WHOLE_SET: evaluation.WHOLE, SUBSET: evaluation.SUBSET}
@@ -73,7 +75,8 @@ def counted(cell: Cell) -> int:
 
 def title_of(table: str, memory: str = RANDOM) -> str:
     """The table's, and how its runs were trained if that is not the paper's way."""
-    return about(table).title + (" (trained with the batch as memory)" if memory == BATCH else "")
+    trained = any(cell.metric in MEASURED for cell in published(table))
+    return about(table).title + (" (trained with the batch as memory)" if trained and memory == BATCH else "")
 
 
 def caption_of(records: Sequence[Record], failures: Sequence[Failure] = (), passed_over: int = 0) -> str:
@@ -111,13 +114,30 @@ def write(folder: Path, rows: Sequence[Row], title: str, caption: str) -> list[P
         "table.html": as_html(rows, title, caption, drawn).encode(),
         "table.png": drawn,
     }
+    assert contents.keys() == set(FILES)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in contents.items():
             store.write_file(folder / name, content)
     except OSError as error:
-        raise SaveError(f"{folder}: the table cannot be written ({error})") from error
+        raise SaveError(
+            f"{folder}: the table cannot be written ({error}); what lies there may be of two tables"
+        ) from error
     return [folder / name for name in contents]
+
+
+def check_folder(folder: Path) -> None:
+    """A SaveError now, if a table could not be put there later. Nothing is made."""
+    if folder.exists() and not folder.is_dir():
+        raise SaveError(f"{folder}: is a file; name a folder for the table")
+    if taken := [folder / name for name in FILES if (folder / name).is_dir()]:
+        raise SaveError(f"{taken[0]}: is a folder, and the table has a file of that name; name another place")
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        raise SaveError(f"{folder}: no table can be written there ({error}); name another folder") from error
 
 
 def _of(cells: Sequence[Cell], rows: Sequence[Row]) -> list[Row]:
@@ -158,7 +178,10 @@ def _passed_over(lines: int) -> str:
     if not lines:
         return ""
     many = "1 line of the records was" if lines == 1 else f"{lines} lines of the records were"
-    return f"{many} passed over: damaged, of other settings, or of runs that are in them twice with different results."
+    return (
+        f"{many} passed over: damaged, of other settings, or of runs that are in them twice, with different images or "
+        "results."
+    )
 
 
 def _failed(failures: Sequence[Failure]) -> str:

@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 from memwrap.cli.reproduce import aligned, means_for, seeds_named
 from memwrap.errors import DivergedError, SettingsError
 from memwrap.paper.published import Cell, Published
-from memwrap.paper.records import append, read
+from memwrap.paper.records import adding_to, append, read
 from memwrap.paper.running import Loop
 from memwrap.recipes import RECIPES
 from memwrap.settings import Settings
@@ -365,6 +366,78 @@ def test_a_place_where_nothing_can_be_written_is_told_before_any_training(
     assert "records cannot be written there" in fails(5, *flags, "--out", out, "--records", "/proc/none.jsonl")
     assert "is a file; name a folder for the table" in fails(5, *flags, "--out", tmp_path / "file")
     assert not out.exists()
+
+
+def test_a_place_for_the_table_that_cannot_take_it_is_told_before_any_training(
+    small: str, out: Path, records: Path, tmp_path: Path
+) -> None:
+    flags = ("reproduce", "svhn-reduced", "--seeds", 1, small, "--records", records)
+    assert "/proc/t: no table can be written there" in fails(5, *flags, "--out", "/proc/t")
+    (out / "table.md").mkdir(parents=True)
+    assert f"{out / 'table.md'}: is a folder" in fails(5, *flags, "--out", out)
+    assert not records.exists()
+
+
+def test_other_images_are_noticed_though_no_run_is_missing(small: str, out: Path, tmp_path: Path) -> None:
+    flags = ("reproduce", "svhn-reduced", "--seeds", 1, "--out", out)
+    succeeds(*flags, small)
+    for split in ("train", "test"):
+        photos(tmp_path / "others" / "images" / split, count=20, seed=7)
+    others = f"--images=svhn={tmp_path / 'others' / 'images'}"
+    assert "is of other images" in fails(3, *flags, others)
+    assert "--from-records looks at no images" in fails(2, *flags, others, "--from-records")
+
+
+def test_images_that_have_no_test_images_are_refused(small: str, out: Path, tmp_path: Path) -> None:
+    photos(tmp_path / "flat", count=20, seed=1)
+    message = fails(3, "reproduce", "svhn-reduced", "--seeds", 1, "--out", out, f"--images=svhn={tmp_path / 'flat'}")
+    assert f"{tmp_path / 'flat'}: has no test images of its own" in message
+
+
+def test_another_number_of_classes_than_the_papers_is_said(small: str, out: Path) -> None:
+    assert re.search(
+        r"stands for the published svhn, which has 10 classes and not \d",
+        succeeds("reproduce", "svhn-reduced", "--seeds", 1, "--out", out, small).err,
+    )
+
+
+@pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="needs a file system whose names are bytes")
+def test_a_name_that_is_no_text_stands_in_the_table_escaped(small: str, out: Path, tmp_path: Path) -> None:
+    strange = tmp_path / os.fsdecode(b"im\xe9")
+    (tmp_path / "images").rename(strange)
+    succeeds("reproduce", "svhn-reduced", "--seeds", 1, "--out", out, f"--images=svhn={strange}")
+    assert "Images: im\\\\udce9 (40" in (out / "table.md").read_text()
+
+
+def test_where_all_runs_fail_it_is_said_why(
+    small: str, out: Path, records: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(self: Loop, trainers: Sequence[Trainer], *others: Any) -> list[DivergedError | None]:
+        raise OSError("the disk is gone")
+
+    monkeypatch.setattr(Loop, "train", die)
+    flags = ("reproduce", "svhn-reduced", "--seeds", 1, "--out", out)
+    message = fails(5, *flags, small)
+    assert "there is no table: 2 of 2 runs failed" in message
+    assert "the disk is gone" in message
+    assert "2 of 2 runs failed" in fails(5, *flags, "--from-records")
+    assert len(read([records]).failures) == 2
+
+
+def test_two_processes_do_not_make_the_same_runs(small: str, out: Path, records: Path) -> None:
+    with adding_to(records):
+        message = fails(4, "reproduce", "svhn-reduced", "--seeds", 1, "--out", out, small)
+    assert f"{records}: another memwrap reproduce is adding its runs to this file" in message
+    succeeds("reproduce", "svhn-reduced", "--seeds", 1, "--out", out, small)
+    with adding_to(records):  # nothing is missing, so nothing is added
+        succeeds("reproduce", "svhn-reduced", "--seeds", 1, "--out", out, small)
+
+
+def test_counted_parameters_need_no_records(out: Path) -> None:
+    result = succeeds(
+        "reproduce", "parameters", "--encoder", "resnet18", "--from-records", "--memory", "batch", "--out", out
+    )
+    assert "trained with" not in result.out
 
 
 def test_images_named_twice_are_refused(small: str, out: Path, tmp_path: Path) -> None:

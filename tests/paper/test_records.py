@@ -172,6 +172,8 @@ ACCURACY = ("metrics", "drawn", "training_subset", "accuracy", "mean")
         (with_value("many", "images", "training"), "is damaged .*images.training is 'many'"),
         (with_value(None, "images", "fingerprint"), "is damaged .*images.fingerprint is None"),
         (with_value(True, "seconds", "training"), "is damaged .*seconds.training is True"),
+        (with_value(10**400, "seconds", "training"), "is damaged .*OverflowError"),
+        (with_value("H\udce9", "origin", "device"), "is damaged or cut short .*UnicodeEncodeError"),
     ],
 )
 def test_a_damaged_record_is_told_and_passed_over(damage: Callable[..., None], why: str, path: Path) -> None:
