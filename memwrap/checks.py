@@ -58,16 +58,15 @@ class Glance:
         self._numbers, self._arrival = together, None
         if together.is_cuda:
             # Into memory that a device can write to by itself: any other would make the host wait.
-            there = torch.empty(len(numbers), device="cpu", pin_memory=True)
+            there = torch.empty(len(numbers), dtype=torch.float32, device="cpu", pin_memory=True)
             self._numbers = there.copy_(together, non_blocking=True)
             self._arrival = torch.cuda.current_stream(together.device).record_event()
 
     def numbers(self) -> list[float]:
-        """Wait for them to come."""
+        """What they are; waits until they have come."""
         if self._arrival is not None:
             self._arrival.synchronize()
-        found: list[float] = self._numbers.tolist()
-        return found
+        return [number.item() for number in self._numbers]
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,8 @@ class Growth:
 
     def fits(self, length: float, dtype: torch.dtype) -> bool:
         """Whether all are finite in that type, for encodings of that length; False if that is not sure."""
-        return 2 * (self.by_length * length + self.rest) < torch.finfo(dtype).max  # twice, as sums are rounded
+        # One more than the length, for what comes into being without encodings; twice, as sums are rounded.
+        return 2 * (self.by_length * (1 + length) + self.rest) < torch.finfo(dtype).max
 
 
 def check_glanced(least: float, growth: Growth | None, logits: Tensor, scales: Tensor) -> None:

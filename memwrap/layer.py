@@ -83,10 +83,11 @@ class Head(nn.Module):
 
     def growth(self) -> Growth:
         """Of what it makes of features: by the lengths of its weights, as a product is at most that of the lengths."""
-        weight, bias = _length(self.first.weight), _length(self.first.bias)
+        # One more than that, as what is multiplied has to be finite as well: it may be rounded to a shorter type.
+        weight, bias = 1 + _length(self.first.weight), _length(self.first.bias)
         if self.second is None:
             return Growth(weight, bias)
-        further = max(1.0, _length(self.second.weight))  # at least one, as what comes before has to be finite, too
+        further = 1 + _length(self.second.weight)
         return Growth(weight * further, bias * further + _length(self.second.bias))
 
 
@@ -156,7 +157,10 @@ class MemoryWrap(nn.Module):
         return logits
 
     def prepare(self, memory: Tensor) -> PreparedMemory:
-        """Do the part of the arithmetic that a memory (M, D) needs, once for as long as it and the weights stay."""
+        """Do the part of the arithmetic that a memory (M, D) needs, once for as long as it and the weights stay.
+
+        With other weights, predictions from it mean nothing, and it is not even sure that NaN among them is noticed.
+        """
         if checked := eager(memory):
             check_memory(memory, self.in_features)
         with exact_products(memory):  # once, for all later predictions and explanations

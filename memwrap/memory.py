@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from memwrap.checks import Growth
 from memwrap.layer import MemoryWrap, PreparedMemory
 from memwrap.metrics import predicted
 
@@ -30,6 +31,7 @@ class RememberedMemory(nn.Module):
     _keys: Tensor
     _scales: Tensor
     _first_layer: Tensor | None
+    _growth: Growth | None = None  # of models that were pickled before there was any
 
     def __init__(self, images: Tensor, labels: Tensor, encodings: Tensor, predictions: Tensor | None = None) -> None:
         super().__init__()

@@ -137,7 +137,8 @@ class MemoryClassifier(EncoderModel):
         """The images' encodings (B, D), and the memory to judge them by."""
         on_gpu = isinstance(images, Tensor) and images.is_cuda
         if on_gpu and self.remembered is not None and not self.training:
-            # The memory is looked at while the GPU is at work. A pass in training mode would change how it looks.
+            # Whether the memory is stale is looked at while the GPU is at work. In training mode, the pass itself makes
+            # it so.
             encodings = self.encode(images)
             return encodings, self._usable_memory(images)
         remembered = self._usable_memory(images)

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Callable
 from random import Random
 
 import memorywrap
@@ -10,7 +11,7 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, normalize
+from torch.nn.functional import cross_entropy
 from torch.testing import assert_close
 
 from memwrap import InputError, MemoryWrap, NonFiniteError, checks
@@ -277,29 +278,52 @@ def test_a_head_with_nan_does_not_stay_silent() -> None:
     layer, encodings, memory = MemoryWrap(6, 3), torch.randn(2, 6), torch.randn(4, 6)
     with torch.no_grad():
         layer.head.second.bias[1] = torch.nan
-    with pytest.raises(NonFiniteError, match="logits of 2 of 2 inputs are not finite"):
+    with pytest.raises(NonFiniteError, match=r"logits of . of 2 inputs are not finite"):
         layer(encodings, memory)
-    with pytest.raises(NonFiniteError, match="logits of 2 of 2 inputs are not finite"):
+    with pytest.raises(NonFiniteError, match=r"logits of . of 2 inputs are not finite"):
         layer.forward_prepared(encodings, layer.prepare(memory))
 
 
-OVERFLOWING = {  # what grows too large in float32, from encodings that are all right
-    "hidden layer": lambda layer: layer.head.first.weight.fill_(2e38),
-    "second layer": lambda layer: layer.head.second.weight.fill_(-3e38),
-    "a bias": lambda layer: layer.head.second.bias.fill_(torch.inf),
+def half(layer: MemoryWrap) -> None:
+    """With weights that would make small logits, had they long numbers to multiply."""
+    for parameter in layer.head.parameters():
+        parameter.mul_(1e-3)
+    layer.head.half()
+
+
+# What gives logits that are not finite, though encodings and memory are: what is done to the layer, to encodings and to
+# the memory.
+OVERFLOWING: dict[str, tuple[Callable[[MemoryWrap], object], float, float]] = {
+    "NaN in the first weight": (lambda layer: layer.head.first.weight[0, 0].fill_(torch.nan), 1, 1),
+    "NaN in the first bias": (lambda layer: layer.head.first.bias[0].fill_(torch.nan), 1, 1),
+    "NaN in the last weight": (lambda layer: last(layer).weight[0, 0].fill_(torch.nan), 1, 1),
+    "infinity in the last bias": (lambda layer: last(layer).bias[0].fill_(torch.inf), 1, 1),
+    "large weights": (lambda layer: layer.head.first.weight.fill_(2e38), 1, 1),
+    "large last weights": (lambda layer: last(layer).weight.fill_(-3e38), 1, 1),
+    "large weights, long encodings": (lambda layer: layer.head.first.weight.fill_(1e25), 1e14, 1e-3),
+    "large weights, a long memory": (lambda layer: layer.head.first.weight.fill_(1e25), 1e-3, 1e14),
+    "small weights in half precision, long encodings": (half, 1e5, 1),
+    "small weights in half precision, a long memory": (half, 1, 1e5),
 }
 
 
+def last(layer: MemoryWrap) -> nn.Linear:
+    return layer.head.first if layer.head.second is None else layer.head.second
+
+
 @pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("case", OVERFLOWING)
-def test_a_prepared_memory_tells_when_logits_may_be_too_large(
-    case: str, large: bool, monkeypatch: pytest.MonkeyPatch
+def test_a_prepared_memory_tells_when_logits_may_not_be_finite(
+    case: str, head: str, large: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(layer_module, "LARGE_MEMORY", 4 if large else 4096)
-    layer, encodings, memory = MemoryWrap(6, 3), torch.rand(2, 6) + 1, torch.rand(4, 6) + 1
+    change, length, memory_length = OVERFLOWING[case]
+    layer = MemoryWrap(6, 3, head=head)
+    encodings, memory = (torch.rand(2, 6) + 1) * length, (torch.rand(4, 6) + 1) * memory_length
     with torch.no_grad():
-        OVERFLOWING[case](layer)
-        with pytest.raises(NonFiniteError, match="logits of 2 of 2 inputs are not finite"):
+        change(layer)
+        with pytest.raises(NonFiniteError, match=r"logits of . of 2 inputs are not finite"):
             layer.forward_prepared(encodings, layer.prepare(memory))
 
 
@@ -307,24 +331,28 @@ def test_a_prepared_memory_tells_when_logits_may_be_too_large(
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_nothing_grows_beyond_its_bound(variant: str, head: str, length: float) -> None:
-    """All that the head computes, in double precision, for encodings that point where they grow most, and elsewhere."""
-    torch.manual_seed(0)
+    """All that the head computes, in double precision, for encodings and a memory that grow as much as any can."""
     layer = MemoryWrap(6, 3, variant=variant, head=head).double()
-    memory = torch.randn(5, 6).double()
-    prepared = layer.prepare(memory)
+    axis = torch.zeros(1, 6, dtype=torch.float64)
+    axis[0, 0] = 1
+    with torch.no_grad():
+        for parameter in layer.head.parameters():
+            parameter.zero_()
+        layer.head.first.weight[0, 0] = 1e6  # the longest that encodings can become, and further on
+        last(layer).weight[0, 0] = 1e6
     computed: list[Tensor] = []
     for part in layer.head.children():
         part.register_forward_hook(lambda _, __, out: computed.append(out))
-    steepest = layer.head.first.weight.detach()[:, :6]
-    encodings = normalize(torch.cat([steepest, -steepest, torch.randn(20, 6).double()]), dim=1) * length
-    layer(encodings, memory)
-    bound = prepared.growth.by_length * length + prepared.growth.rest
-    assert len(computed) == (1 if head == "linear" else 2)
-    assert all(out.abs().max() <= bound * (1 + 1e-6) for out in computed)
-    assert prepared.growth.fits(length, torch.float32)
-    assert not prepared.growth.fits(length * 1e40, torch.float32)
-    assert not prepared.growth.fits(math.nan, torch.float32)
-    assert prepared.growth.fits(length, torch.float16) == (length == 1)
+    layer(length * axis, length * axis)
+    largest = torch.cat([out.flatten() for out in computed]).abs().max().item()
+    growth = layer.prepare(length * axis).growth
+    bound = growth.by_length * length + growth.rest
+    assert largest <= bound * (1 + 1e-6)
+    assert bound < 2.1 * largest
+    assert growth.fits(length, torch.float32)
+    assert not growth.fits(length * 1e40, torch.float32)
+    assert not growth.fits(math.nan, torch.float32)
+    assert not growth.fits(length, torch.float16)
 
 
 def test_logits_that_cannot_be_too_large_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
