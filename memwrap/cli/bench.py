@@ -56,18 +56,21 @@ def bench(asked: Asked, device: str, as_json_wanted: bool, out: Path | None) -> 
 
 
 def _kept_meanwhile(out: Path) -> Path:
-    """Where findings are kept until all are there: a record of before stays as long; anything else stays for good."""
+    """Where findings are kept until all are there: a record of before stays as long. What is no record stays for good,
+    here and there."""
     if out.is_dir():
         raise SettingsError(f"out is {str(out)!r}, which is a folder; name a file, as {out / 'bench.json'}")
     if not out.exists():
         return out
-    try:
-        read(out)
-    except RunError as error:
-        raise SettingsError(
-            f"out is {str(out)!r}, which is there and is no whole record of memwrap bench; name another file"
-        ) from error
-    return out.with_name(f"{out.name}.part")
+    meanwhile = out.with_name(f"{out.name}.part")
+    for place in (out, meanwhile):
+        try:
+            _ = read(place) if place.exists() else None
+        except RunError as error:
+            raise SettingsError(
+                f"{place} is there, and is no record that this could replace ({error}); name another file"
+            ) from error
+    return meanwhile
 
 
 def _measured(asked: Asked, stand: Stand, out: Path | None) -> list[Finding]:
@@ -81,7 +84,7 @@ def _measured(asked: Asked, stand: Stand, out: Path | None) -> list[Finding]:
             errors.print(f"  {_brief(finding)}")
             if out is not None:
                 write(out, record_of(asked, stand, found, complete=False))
-    except KeyboardInterrupt:
+    except BaseException:
         if out is not None:
             errors.print(f"What was measured so far is in {out}")
         raise

@@ -116,22 +116,23 @@ def reproduce(
         means, opener = means_for(device_named(device)), _opener(stand_ins, reading)
         missing = dict.fromkeys(task.data for task in tasks if task not in known.results)
         with stop_on_signals(b"stopping; once more stops at once\n") as stop:
-            # Also images whose runs are all there: if these are others, the table would not be of them.
             data = {name: opener(name) for name in {**missing, **stand_ins}}
+            # Also of images whose runs are all there: if these are others, the table would not be of them.
             check_same_images(known.results.values(), data)
-            with adding_to(at.records[0]) if missing else nullcontext():
-                failed = _train(tasks, known, means, at, data, stop).failures
+            with adding_to(at.records[0]) if missing else nullcontext(True) as only_one:
+                if not only_one:
+                    warn(
+                        f"{at.records[0]}: another memwrap reproduce is adding its runs to this file, too; runs that "
+                        "both are to make are made twice, and count once: give the two other --seeds"
+                    )
+                # Once more, as another may have added to them while images were read.
+                failed = _train(tasks, read(at.records), means, at, data, stop).failures
     _show(asked, at, read(at.records))
     if failed:
-        raise TrainingError(_failed_words(failed, len(tasks)))
-
-
-def _failed_words(failed: Sequence[Failure], runs: int) -> str:
-    first = failed[0]
-    return (
-        f"{len(failed)} of {runs} runs failed, and the table is without them: {first.task.name}: {first.reason}. "
-        "The same command tries them again"
-    )
+        raise TrainingError(
+            f"{len(failed)} of {len(tasks)} runs failed, and the table is without them: {failed[0].task.name}: "
+            f"{failed[0].reason}. The same command tries them again"
+        )
 
 
 def means_for(device: torch.device) -> Means:
@@ -255,6 +256,7 @@ def _train(
     stop: Callable[[], bool],
 ) -> Outcome:
     made: list[Record] = []
+    kept = f"What is done is in {at.records[0]}; the same command goes on from there"
 
     def progress(standing: Standing) -> None:
         if standing.next:
@@ -274,19 +276,13 @@ def _train(
             step_teller(),
         )
     except KeyboardInterrupt:
-        errors.print(_kept(at))
+        errors.print(kept)
         raise typer.Exit(INTERRUPTED) from None
     if outcome.stopped:
         done = sum(task in known.results for task in tasks) + len(outcome.made)
-        errors.print(f"stopped; {done} of {len(tasks)} runs are done. {_kept(at)}")
+        errors.print(f"stopped; {done} of {len(tasks)} runs are done. {kept}")
         raise typer.Exit(INTERRUPTED)
     return outcome
-
-
-def _kept(at: Places) -> str:
-    if not at.records[0].exists():
-        return "No run is done yet"
-    return f"What is done is in {at.records[0]}; the same command goes on from there"
 
 
 def _tell(standing: Standing, records: Sequence[Record], means: Means) -> None:
@@ -320,7 +316,11 @@ def _show(asked: Asked, at: Places, known: Records) -> None:
     failures = [failure for failure in known.failures if failure.task in wanted]
     if not records and asked.tasks():
         if failures:
-            raise TrainingError(f"there is no table: {_failed_words(failures, len(asked.tasks()))}")
+            many = "the only one" if len(failures) == 1 else f"all {len(failures)}"
+            raise TrainingError(
+                f"there is no table, as no run has a result: {many} failed, {failures[0].task.name} as follows: "
+                f"{failures[0].reason}. The same command, without --from-records, tries them again"
+            )
         raise RunError(f"{', '.join(map(str, at.records))}: there is no record of a run of this table")
     # Judged among all cells of the table that have runs: what is shown of them changes no verdict.
     rows = rows_of(asked.table, cells, [known.results[task] for task in of_whole], asked.memory)

@@ -145,22 +145,26 @@ def append(path: Path, entry: Record | Failure) -> None:
 
 
 @contextmanager
-def adding_to(path: Path) -> Iterator[None]:
-    """A RunError if another process makes runs for the same file: both would make the same ones."""
+def adding_to(path: Path) -> Iterator[bool]:
+    """Tells whether this is the only process that makes runs for the file; others are told, until it ends."""
 
-    def refuse() -> None:
-        raise RunError(
-            f"{path}: another memwrap reproduce is adding its runs to this file; wait for it, or let this one make "
-            "other --seeds for another file of --records, and name both files afterwards"
-        )
+    def taken() -> None:
+        raise _TakenError
 
     with ExitStack() as held:
+        alone_there = True
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            held.enter_context(alone(path.with_name(f"{path.name}.runs"), refuse))
+            held.enter_context(alone(path.with_name(f"{path.name}.runs"), taken))
+        except _TakenError:
+            alone_there = False
         except OSError as error:
             raise _not_writable(path, error) from error
-        yield
+        yield alone_there
+
+
+class _TakenError(Exception):
+    """Another process is there."""
 
 
 def check_writable(path: Path) -> None:
@@ -278,9 +282,8 @@ def _lines(paths: Iterable[Path]) -> Iterator[tuple[str, bytes]]:
 def _parsed(line: bytes) -> Any:
     try:
         found = json.loads(line)
-        json.dumps(
-            found, ensure_ascii=False
-        ).encode()  # escapes may hold what is no text, and no table could be written
+        # Escapes may hold what is no text, and could be written into no table.
+        json.dumps(found, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise ValueError(f"is damaged or cut short ({brief(error)})") from error
     return found

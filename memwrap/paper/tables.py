@@ -108,13 +108,8 @@ def caption_of(records: Sequence[Record], failures: Sequence[Failure] = (), pass
 def write(folder: Path, rows: Sequence[Row], title: str, caption: str) -> list[Path]:
     """A table's files, each put into the folder in one step."""
     drawn = picture(rows, title, caption)
-    contents = {
-        "table.md": as_markdown(rows, title, caption).encode(),
-        "table.csv": as_csv(rows).encode(),
-        "table.html": as_html(rows, title, caption, drawn).encode(),
-        "table.png": drawn,
-    }
-    assert contents.keys() == set(FILES)
+    texts = as_markdown(rows, title, caption), as_csv(rows), as_html(rows, title, caption, drawn)
+    contents = dict(zip(FILES, [*(text.encode() for text in texts), drawn], strict=True))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in contents.items():
@@ -128,12 +123,12 @@ def write(folder: Path, rows: Sequence[Row], title: str, caption: str) -> list[P
 
 def check_folder(folder: Path) -> None:
     """A SaveError now, if a table could not be put there later. Nothing is made."""
-    if folder.exists() and not folder.is_dir():
-        raise SaveError(f"{folder}: is a file; name a folder for the table")
-    if taken := [folder / name for name in FILES if (folder / name).is_dir()]:
-        raise SaveError(f"{taken[0]}: is a folder, and the table has a file of that name; name another place")
-    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     try:
+        if (folder.exists() or folder.is_symlink()) and not folder.is_dir():
+            raise SaveError(f"{folder}: is no folder; name one for the table")
+        if taken := [folder / name for name in FILES if (folder / name).is_dir()]:
+            raise SaveError(f"{taken[0]}: is a folder, and the table has a file of that name; name another place")
+        there = next((place for place in (folder, *folder.absolute().parents) if place.exists()), folder)
         with tempfile.TemporaryFile(dir=there):
             pass
     except OSError as error:

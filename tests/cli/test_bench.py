@@ -128,7 +128,9 @@ def test_a_record_of_before_stays_until_the_new_one_is_complete(
     succeeds(*QUICK, "--out", out)
     before = out.read_bytes()
     measuring(monkeypatch, ROW, ROW, then=RuntimeError("a kernel failed"))
-    assert run(*QUICK, "--out", out).code == 1
+    result = run(*QUICK, "--out", out)
+    assert result.code == 1
+    assert f"What was measured so far is in {meanwhile}" in result.err
     assert out.read_bytes() == before
     assert len(read(meanwhile).rows) == 2
     measuring(monkeypatch, ROW, ROW, ROW)
@@ -140,8 +142,16 @@ def test_a_record_of_before_stays_until_the_new_one_is_complete(
 def test_a_file_that_is_no_record_is_not_replaced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     measuring(monkeypatch, then=AssertionError("it was measured"))
     (tmp_path / "notes.txt").write_text("precious")
-    assert "is no whole record of memwrap bench" in fails(2, *QUICK, "--out", tmp_path / "notes.txt")
+    assert "is no record that this could replace" in fails(2, *QUICK, "--out", tmp_path / "notes.txt")
     assert (tmp_path / "notes.txt").read_text() == "precious"
+
+
+def test_nor_is_one_where_findings_would_be_kept_meanwhile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    measuring(monkeypatch, ROW)
+    succeeds(*QUICK, "--out", tmp_path / "bench.json")
+    (tmp_path / "bench.json.part").write_text("precious")
+    assert "is no record that this could replace" in fails(2, *QUICK, "--out", tmp_path / "bench.json")
+    assert (tmp_path / "bench.json.part").read_text() == "precious"
 
 
 def test_times_and_sizes_are_shown_in_fitting_units() -> None:

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 import torch
 
+from memwrap.cli import reproduce as command
 from memwrap.cli.reproduce import aligned, means_for, seeds_named
+from memwrap.data.labelled import DataSet
 from memwrap.errors import DivergedError, SettingsError
 from memwrap.paper.published import Cell, Published
 from memwrap.paper.records import adding_to, append, read
@@ -364,7 +366,7 @@ def test_a_place_where_nothing_can_be_written_is_told_before_any_training(
     (tmp_path / "file").touch()
     flags = ("reproduce", "svhn-reduced", "--seeds", 1, small)
     assert "records cannot be written there" in fails(5, *flags, "--out", out, "--records", "/proc/none.jsonl")
-    assert "is a file; name a folder for the table" in fails(5, *flags, "--out", tmp_path / "file")
+    assert "is no folder; name one for the table" in fails(5, *flags, "--out", tmp_path / "file")
     assert not out.exists()
 
 
@@ -375,6 +377,9 @@ def test_a_place_for_the_table_that_cannot_take_it_is_told_before_any_training(
     assert "/proc/t: no table can be written there" in fails(5, *flags, "--out", "/proc/t")
     (out / "table.md").mkdir(parents=True)
     assert f"{out / 'table.md'}: is a folder" in fails(5, *flags, "--out", out)
+    assert "no table can be written there" in fails(5, *flags, "--out", out / ("x" * 300))
+    (tmp_path / "nowhere").symlink_to(tmp_path / "missing")
+    assert "is no folder; name one for the table" in fails(5, *flags, "--out", tmp_path / "nowhere")
     assert not records.exists()
 
 
@@ -417,20 +422,37 @@ def test_where_all_runs_fail_it_is_said_why(
 
     monkeypatch.setattr(Loop, "train", die)
     flags = ("reproduce", "svhn-reduced", "--seeds", 1, "--out", out)
-    message = fails(5, *flags, small)
-    assert "there is no table: 2 of 2 runs failed" in message
-    assert "the disk is gone" in message
-    assert "2 of 2 runs failed" in fails(5, *flags, "--from-records")
+    for message in (fails(5, *flags, small), fails(5, *flags, "--from-records")):
+        assert "there is no table, as no run has a result: all 2 failed, " in message
+        assert "the disk is gone" in message
     assert len(read([records]).failures) == 2
 
 
-def test_two_processes_do_not_make_the_same_runs(small: str, out: Path, records: Path) -> None:
-    with adding_to(records):
-        message = fails(4, "reproduce", "svhn-reduced", "--seeds", 1, "--out", out, small)
-    assert f"{records}: another memwrap reproduce is adding its runs to this file" in message
-    succeeds("reproduce", "svhn-reduced", "--seeds", 1, "--out", out, small)
-    with adding_to(records):  # nothing is missing, so nothing is added
-        succeeds("reproduce", "svhn-reduced", "--seeds", 1, "--out", out, small)
+def test_another_process_that_adds_to_the_same_file_is_told(small: str, out: Path, records: Path) -> None:
+    flags, words = ("reproduce", "svhn-reduced", "--out", out, small), "another memwrap reproduce is adding its runs"
+    with adding_to(records) as only_one:
+        assert only_one
+        assert f"{records}: {words}" in succeeds(*flags, "--seeds", 1).err
+        assert words not in succeeds(*flags, "--seeds", 1).err  # nothing is missing, so nothing is added
+    assert words not in succeeds(*flags, "--seeds", 2).err
+
+
+def test_runs_that_another_process_made_while_images_were_read_are_not_made_again(
+    small: str, out: Path, records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = ("reproduce", "svhn-reduced", "--seeds", 1, small)
+    theirs = tmp_path / "theirs.jsonl"
+    succeeds(*flags, "--out", tmp_path / "theirs", "--records", theirs)
+    opened = command.data_for
+
+    def slowly(*given: Any, **options: Any) -> DataSet:
+        records.parent.mkdir(exist_ok=True)
+        theirs.replace(records)
+        return opened(*given, **options)
+
+    monkeypatch.setattr(command, "data_for", slowly)
+    assert "2 of 2 runs are done" in succeeds(*flags, "--out", out).err
+    assert len(records.read_text().splitlines()) == 2
 
 
 def test_counted_parameters_need_no_records(out: Path) -> None:
