@@ -14,29 +14,52 @@ POLL_SECONDS = 0.2  # how often to look whether another process has finished
 @contextmanager
 def alone(path: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Within this, no other process or thread is within it for the same path; `waiting` is called while one is."""
-    lock = path.with_name(f".{path.name}.lock")
-    file = _locked(lock, waiting)
+    lock = _lock_of(path)
+    while (file := _tried(lock)) is None:
+        waiting()
+        time.sleep(POLL_SECONDS)
     try:
         yield
     finally:
-        with suppress(OSError):  # Windows removes no open file: there the empty lock stays
-            lock.unlink()
-        file.close()
+        _release(lock, file)
 
 
-def _locked(lock: Path, waiting: Callable[[], None]) -> IO[bytes]:
-    """The lock's file, open and held."""
+@contextmanager
+def alone_if_free(path: Path) -> Iterator[bool]:
+    """Tells whether one is `alone` within this; False if another process or thread is already, and goes on."""
+    lock = _lock_of(path)
+    file = _tried(lock)
+    try:
+        yield file is not None
+    finally:
+        if file is not None:
+            _release(lock, file)
+
+
+def _lock_of(path: Path) -> Path:
+    return path.with_name(f".{path.name}.lock")
+
+
+def _release(lock: Path, file: IO[bytes]) -> None:
+    with suppress(OSError):  # Windows removes no open file: there the empty lock stays
+        lock.unlink()
+    file.close()
+
+
+def _tried(lock: Path) -> IO[bytes] | None:
+    """The lock's file, open and held; None if somebody else holds it."""
     while True:
         file = lock.open("ab")
         try:
-            if try_lock(file) and _is_named(file, lock):
+            held = try_lock(file)
+            if held and _is_named(file, lock):
                 return file
-            waiting()
         except BaseException:
             file.close()
             raise
         file.close()
-        time.sleep(POLL_SECONDS)
+        if not held:
+            return None
 
 
 def _is_named(file: IO[bytes], path: Path) -> bool:

@@ -31,7 +31,7 @@ class RememberedMemory(nn.Module):
     _keys: Tensor
     _scales: Tensor
     _first_layer: Tensor | None
-    _growth: Growth | None = None  # of models that were pickled before there was any
+    _growth: Growth | None
 
     def __init__(self, images: Tensor, labels: Tensor, encodings: Tensor, predictions: Tensor | None = None) -> None:
         super().__init__()

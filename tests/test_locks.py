@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from memwrap import locks
-from memwrap.locks import alone, try_lock
+from memwrap.locks import alone, alone_if_free, try_lock
 
 HOLDER = """
 import sys, time
@@ -60,6 +60,17 @@ def test_a_killed_process_holds_nothing_any_more(tmp_path: Path) -> None:
         with alone(tmp_path / "file", waiting):
             assert len(waited) >= 3
             assert waited[0] is None  # it was alive when this process began to wait
+
+
+def test_who_does_not_wait_is_told_whether_it_is_alone(tmp_path: Path) -> None:
+    with alone_if_free(tmp_path / "file") as first:
+        with alone_if_free(tmp_path / "file") as second:
+            assert (first, second) == (True, False)
+        with alone_if_free(tmp_path / "file") as third:
+            assert not third  # the second has taken nothing away
+    with alone(tmp_path / "file", waiting=pytest.fail), alone_if_free(tmp_path / "file") as beside:
+        assert not beside
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_other_paths_are_not_waited_for(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from memwrap.errors import MemwrapError, RunError, SaveError, brief
-from memwrap.locks import alone
+from memwrap.locks import alone, alone_if_free
 from memwrap.paper.grid import MEASURED, STANDARD, Task, settings_of
 from memwrap.runs.evaluation import SUBSET, WHOLE
 from memwrap.runs.folder import versions
@@ -147,24 +147,13 @@ def append(path: Path, entry: Record | Failure) -> None:
 @contextmanager
 def adding_to(path: Path) -> Iterator[bool]:
     """Tells whether this is the only process that makes runs for the file; others are told, until it ends."""
-
-    def taken() -> None:
-        raise _TakenError
-
     with ExitStack() as held:
-        alone_there = True
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            held.enter_context(alone(path.with_name(f"{path.name}.runs"), taken))
-        except _TakenError:
-            alone_there = False
+            only_one = held.enter_context(alone_if_free(path.with_name(f"{path.name}.runs")))
         except OSError as error:
             raise _not_writable(path, error) from error
-        yield alone_there
-
-
-class _TakenError(Exception):
-    """Another process is there."""
+        yield only_one
 
 
 def check_writable(path: Path) -> None:
