@@ -64,6 +64,11 @@ class PreparedMemory:
     growth: Growth | None  # how large what the head makes of it may become; None if that has not been looked at
 
 
+def first_half(batch: int) -> int:
+    """How many of a batch belong to its first half; the second may have one fewer."""
+    return (batch + 1) // 2
+
+
 class Head(nn.Module):
     """The last layer of the paper: a linear layer, then ReLU and another one unless it is to stay linear."""
 
@@ -148,7 +153,8 @@ class MemoryWrap(nn.Module):
             if len(encodings) < 2:
                 raise InputError("a batch of one has no halves; expected at least two encodings")
         queries, scales = self.projected(in_full_precision(encodings))
-        (first, second), (first_scales, second_scales) = queries.tensor_split(2), scales.tensor_split(2)
+        half = first_half(len(encodings))
+        (first, second), (first_scales, second_scales) = (each.tensor_split([half]) for each in (queries, scales))
         scores = similarities(first, first_scales, second, second_scales)
         vectors = [memory_vector(sparsemax(scores), second), memory_vector(sparsemax(scores.mT), first)]
         logits: Tensor = self.head(self._features(queries, torch.cat(vectors)))

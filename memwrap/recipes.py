@@ -92,7 +92,7 @@ def augmentations_for(classes: Sequence[str]) -> tuple[str, ...]:
 
 
 def _memory_for(variant: str, batch_size: int, classes: int) -> str:
-    """The batch costs no second pass, but has to show most classes; and to Only Memory, many images of them."""
+    """The batch adds no image to a step, but has to show most classes; and to Only Memory, many images of them."""
     enough = batch_size // 2 >= IMAGES_OF_EACH_CLASS * classes
     return "batch" if enough and variant != "only_memory" else "random"
 

@@ -27,8 +27,8 @@ _ACTIVATIONS: dict[type[nn.Module], str] = {nn.ReLU: "relu", nn.SiLU: "silu"}
 class Told:
     """What the layers are told of each pass.
 
-    seeds (S,), int64: what dropout draws from. first: how many of a run's images belong to the first part, inputs, if
-    the others are a memory with statistics of its own; None if there is one part.
+    seeds (S,), int64: what dropout draws from. first: how many of a run's images belong to the first part, if
+    the others have statistics of their own; None if there is one part.
     """
 
     seeds: Tensor

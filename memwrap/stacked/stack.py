@@ -40,7 +40,7 @@ class Stack:
         stack_layers(self.model.encoder, of_encoder, self.told, kernels)
 
     def encode(self, images: Tensor, first: int | None) -> Tensor:
-        """images (S * N, channels, H, W), of each run the first so many inputs, the rest memory -> (S, N, D)"""
+        """images (S * N, channels, H, W), of each run the first so many as if in a pass of their own -> (S, N, D)"""
         self.told.first = first
         encodings = self.model.encode(images)
         return encodings.reshape(self.runs, -1, encodings.shape[1])

@@ -27,6 +27,8 @@ RowsInBatches = Callable[[Iterable[Tensor]], Iterator[Tensor]]
 
 BF16 = "bf16"
 
+LEAST_OF_TWO_HALVES = 4  # images: batch normalisation has nothing to compare a single one with
+
 
 @dataclass
 class Progress:
@@ -80,8 +82,11 @@ class Trainer:
             sampler = sampler_for(settings.memory, settings.memory_size)
             if sampler is not None:
                 check_size(settings.memory_size, len(data))
-        if has_memory and sampler is None and settings.batch_size < 2:
-            raise SettingsError("batch_size is 1, and the batch is to be its own memory; expected at least 2")
+        if has_memory and sampler is None and settings.batch_size < LEAST_OF_TWO_HALVES:
+            raise SettingsError(
+                f"batch_size is {settings.batch_size}, and each half of the batch is to be the memory of the other; "
+                f"expected at least {LEAST_OF_TWO_HALVES}"
+            )
         self.model, self.settings, self.images = model, settings, data.images
         self.progress = progress or Progress()
         self.plan = Plan(data.labels, settings.batch_size, sampler if has_memory else None, settings.seed)

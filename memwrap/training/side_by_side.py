@@ -24,7 +24,7 @@ from memwrap.tracing import unchecked
 from memwrap.training import augmentation
 from memwrap.training.loop import Progress, Trainer
 from memwrap.training.schedule import learning_rate
-from memwrap.training.step import judge_and_move, logits_of_inputs
+from memwrap.training.step import first_part, judge_and_move, logits_of_inputs
 
 STEPS_AT_ONCE = 256  # whose draws lie on the device
 FIRST_STEPS = 8  # so few at first, as the device has nothing to do until they are drawn
@@ -128,6 +128,7 @@ class _Group:
         self.rate = torch.zeros((), device=device)
         self.optimizer = StackedSgd(self.stack, self.rate, settings.momentum, settings.weight_decay, settings.clip)
         self.images = len(next(first.plan.steps(0, 1)).indices)
+        self.first = first_part(first.model.layer, self.images, settings.batch_size)
         shape = first.model.transform.shape
         # On the device, as nothing can be brought there while a graph is captured: of each run and channel.
         self.mean, self.std = (torch.zeros(runs, shape[0], device=device) for _ in range(2))
@@ -184,8 +185,7 @@ class _Group:
 
     def unload(self, trainers: Sequence[Trainer], done: int) -> None:
         """Give the runs back, after so many steps."""
-        # The inputs' pass, and the memory's where it has one.
-        self.stack.count(done if self.images == self.settings.batch_size else 2 * done)
+        self.stack.count(done if self.first == self.images else 2 * done)
         self.stack.unload([trainer.model for trainer in trainers])
         for trainer in trainers:
             trainer.progress = Progress(step=done)
@@ -216,7 +216,8 @@ class _Group:
         images = augmentation.prepared(pixels, numbers, self.settings.augment, mean, std)
         with unchecked():
             return self.stack.judge(
-                lambda layer, encodings: logits_of_inputs(layer, encodings, inputs), self.stack.encode(images, inputs)
+                lambda layer, encodings: logits_of_inputs(layer, encodings, inputs),
+                self.stack.encode(images, self.first),
             )
 
     def _capture(self) -> None:

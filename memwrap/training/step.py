@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
-from memwrap.layer import MemoryWrap
+from memwrap.layer import MemoryWrap, first_half
 
 # Rows, such as pixels uint8 (n, C, H, W), uniform numbers (n, K) for their random changes, and how many of the rows are
-# inputs -> encodings (n, D). The others, a memory, are encoded as if in a pass of their own.
+# encoded together -> encodings (n, D). The others are encoded as if in a pass of their own.
 Encode = Callable[[Tensor, Tensor, int], Tensor]
 
 
@@ -96,13 +96,13 @@ class Clipping:
 
 
 def in_two_passes(encode: Callable[[Tensor, Tensor], Tensor]) -> Encode:
-    """What encodes rows in one pass, made to encode inputs and memory apart: batch normalisation never mixes them."""
+    """What encodes rows in one pass, made to encode the first part of them and the others apart."""
 
-    def encode_both(rows: Tensor, numbers: Tensor, inputs: int) -> Tensor:
-        encodings = encode(rows[:inputs], numbers[:inputs])
-        if len(rows) == inputs:
+    def encode_both(rows: Tensor, numbers: Tensor, first: int) -> Tensor:
+        encodings = encode(rows[:first], numbers[:first])
+        if len(rows) == first:
             return encodings
-        return torch.cat([encodings, encode(rows[inputs:], numbers[inputs:])])
+        return torch.cat([encodings, encode(rows[first:], numbers[first:])])
 
     return encode_both
 
@@ -110,7 +110,17 @@ def in_two_passes(encode: Callable[[Tensor, Tensor], Tensor]) -> Encode:
 def batch_logits(layer: nn.Module, encode: Encode, batch: Batch) -> Tensor:
     """Logits (B, C) of the inputs."""
     inputs = len(batch.labels)
-    return logits_of_inputs(layer, encode(batch.rows, batch.numbers, inputs), inputs)
+    first = first_part(layer, len(batch.rows), inputs)
+    return logits_of_inputs(layer, encode(batch.rows, batch.numbers, first), inputs)
+
+
+def first_part(layer: nn.Module, rows: int, inputs: int) -> int:
+    """How many of a step's rows are encoded together, so that batch normalisation never mixes inputs with their memory.
+
+    Where it did, as between the halves of a batch, models predicted worse from the memories of later on.
+    """
+    batch_is_memory = isinstance(layer, MemoryWrap) and rows == inputs
+    return first_half(inputs) if batch_is_memory else inputs
 
 
 def logits_of_inputs(layer: nn.Module, encodings: Tensor, inputs: int) -> Tensor:
