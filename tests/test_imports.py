@@ -136,6 +136,7 @@ ROOMS = [
     "paper.picture",
     "paper.grid",
     "paper.records",
+    "paper.scores",
     "paper.costs",
     "paper.running",
     "paper.tables",

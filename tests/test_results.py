@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
     """Runs of ResNet18 on SVHN: with 1000 images as in the paper, with 2000 far above."""
     (tmp_path / "reproduce").mkdir()
     numbers = {(cell.samples, cell.variant, cell.encoder): each for cell, each in published("svhn-reduced").items()}
-    for task in tasks_of("svhn-reduced", range(3), encoder="resnet18"):
+    for task in tasks_of("svhn-reduced", range(3), encoders=["resnet18"]):
         accuracy = numbers[task.samples, task.variant, "resnet18"].mean / 100 + 0.001 * (task.seed - 1)
         higher = 0.995 + 0.001 * task.seed
         record = recorded(task, higher if task.samples == 2000 and task.variant == "memory_wrap" else accuracy)

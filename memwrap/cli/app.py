@@ -337,10 +337,15 @@ def reproduce(
         str | None,
         typer.Option(help="How many, as 15; or which, as 5-9, if others are run elsewhere.", show_default="5"),
     ] = None,
-    data: Annotated[str | None, typer.Option(help="Only svhn, cifar10 or cinic10.", show_default=False)] = None,
-    encoder: Annotated[str | None, typer.Option(help="Only this one, as mobilenet_v2.", show_default=False)] = None,
+    data: Annotated[
+        list[str] | None, typer.Option(help="Only svhn, cifar10 or cinic10; may be repeated.", show_default=False)
+    ] = None,
+    encoder: Annotated[
+        list[str] | None, typer.Option(help="Only this one, as mobilenet_v2; may be repeated.", show_default=False)
+    ] = None,
     samples: Annotated[
-        int | None, typer.Option(metavar="<int>", help="Only training sets of this size.", show_default=False)
+        list[int] | None,
+        typer.Option(metavar="<int>", help="Only training sets of this size; may be repeated.", show_default=False),
     ] = None,
     variant: Annotated[
         list[str] | None,
@@ -391,7 +396,7 @@ def reproduce(
     from memwrap.cli.reproduce import Asked, places
     from memwrap.cli.reproduce import reproduce as run_command
 
-    asked = Asked(table, seeds, data, encoder, samples, variant, memory)
+    asked = Asked(table, seeds, data or (), encoder or (), samples or (), variant or (), memory)
     at = places(asked, records or [], out)
     run_command(asked, at, images or [], Reading(data_root, hold_mb, workers), device, dry_run, from_records)
 

@@ -48,10 +48,10 @@ class Asked:
 
     table: str
     seeds: str | None
-    data: str | None
-    encoder: str | None
-    samples: int | None
-    variants: Sequence[str] | None
+    data: Sequence[str]
+    encoders: Sequence[str]
+    samples: Sequence[int]
+    variants: Sequence[str]
     memory: str
 
     def cells(self) -> list[Cell]:
@@ -59,17 +59,17 @@ class Asked:
             raise SettingsError("table 'cost' is measured with a stopwatch; memwrap bench does that")
         if self.memory not in TRAINED_WITH:
             raise SettingsError(f"memory is {self.memory!r}; expected {' or '.join(TRAINED_WITH)}")
-        return cells_of(self.table, self.encoder, self.samples, self.variants or None, self.data)
+        return cells_of(self.table, self.encoders, self.samples, self.variants, self.data)
 
     def narrowed(self) -> list[str]:
         """What makes it less than the paper's table, or another one."""
-        chosen = [self.data, self.encoder, self.samples, *(self.variants or ())]
+        chosen = [*self.data, *self.encoders, *self.samples, *self.variants]
         other = [self.memory] if self.memory != TRAINED_WITH[0] else []
-        return [str(each) for each in (*chosen, *other) if each is not None]
+        return [str(each) for each in (*chosen, *other)]
 
     def whole(self) -> "Asked":
         """The table that this is a part of."""
-        return replace(self, data=None, encoder=None, samples=None, variants=None)
+        return replace(self, data=(), encoders=(), samples=(), variants=())
 
     def tasks(self) -> list[Task]:
         return tasks_for(self.cells(), SEEDS if self.seeds is None else seeds_named(self.seeds), self.memory)

@@ -21,6 +21,9 @@ BATCH = "batch"  # each half of a batch is the memory of the other
 NO_MEMORY = "none"  # of Standard, for which the two are the same
 TRAINED_WITH = (RANDOM, BATCH)
 
+# What the paper's training sets hold, without validation images.
+TRAINING_IMAGES = {"svhn": 67_257, "cifar10": 44_000, "cinic10": 89_990}
+
 
 @total_ordering
 @dataclass(frozen=True)
@@ -76,21 +79,16 @@ class Task:
 
 def cells_of(
     table: str,
-    encoder: str | None = None,
-    samples: int | None = None,
-    variants: Sequence[str] | None = None,
-    data: str | None = None,
+    encoders: Sequence[str] = (),
+    samples: Sequence[int] = (),
+    variants: Sequence[str] = (),
+    data: Sequence[str] = (),
 ) -> list[Cell]:
-    """The cells of a table, in the paper's order. The rest narrows them; None leaves them all."""
+    """The cells of a table, in the paper's order. The rest narrows them; what is empty leaves them all."""
     left = list(published(table))
-    wanted = {
-        "data": None if data is None else (data,),
-        "encoder": None if encoder is None else (encoder,),
-        "samples": None if samples is None else (samples,),
-        "variant": variants,
-    }
+    wanted: dict[str, Sequence[Any]] = {"data": data, "encoder": encoders, "samples": samples, "variant": variants}
     for name, values in wanted.items():
-        if values is None:
+        if not values:
             continue
         known = list(dict.fromkeys(getattr(cell, name) for cell in left))
         for value in values:

@@ -28,7 +28,9 @@ from memwrap.version import __version__
 
 FORMAT = "memwrap record"
 FORMAT_VERSION = 1
-SOURCES = (SUBSET, WHOLE)  # that memories are drawn from, as metrics name them
+# What memories are drawn from, as metrics name it; the last: images of which the paper's share was trained on.
+SHARE = "published_share"
+SOURCES = (SUBSET, WHOLE, SHARE)
 
 _T = TypeVar("_T")
 

@@ -8,7 +8,8 @@ from memwrap.errors import InputError
 from memwrap.paper.published import Cell, Published, published
 from memwrap.paper.verdict import LEVEL, Comparison, Verdict, judge, verdicts
 
-# Where memory samples are drawn from when explanations are scored; the two give very different numbers.
+# Where memory samples are drawn from when explanations are scored, which makes for very different numbers.
+PUBLISHED_SHARE = "published share"  # as small a share trained on as in the paper, which had more images
 WHOLE_SET = "whole training set"  # as published
 SUBSET = "training subset"  # what the model has been trained on
 
@@ -45,7 +46,7 @@ class Row:
     published: Published
     comparison: Comparison | None  # None: no runs of ours
     verdict: Verdict | None  # None: no runs of ours, or what they measured is not what the paper did
-    source: str = ""  # of the memory that explanations were scored with: WHOLE_SET or SUBSET
+    source: str = ""  # of the memory that explanations were scored with: PUBLISHED_SHARE, WHOLE_SET or SUBSET
     note: str = ""
 
 

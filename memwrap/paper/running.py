@@ -8,27 +8,22 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
-from torch import Tensor
 
-from memwrap.base import EncoderModel, in_evaluation
-from memwrap.data.labelled import DataSet, HeldImages, Images, LabelledImages
+from memwrap.data.labelled import DataSet, HeldImages, LabelledImages
 from memwrap.data.sources import PUBLISHED
 from memwrap.errors import DataError, DivergedError, MemwrapError, NonFiniteError, TrainingError, brief
-from memwrap.evaluation import Encoded, drawn_scores, draws_of, standard_scores
 from memwrap.fingerprint import fingerprint
 from memwrap.inference import encode_all
 from memwrap.loading import Model
-from memwrap.model import MemoryClassifier
 from memwrap.paper import records
-from memwrap.paper.grid import Task, grouped, settings_of
+from memwrap.paper.grid import TRAINING_IMAGES, Task, grouped, settings_of
 from memwrap.paper.records import Failure, Origin, Record, Seconds, origin_of
-from memwrap.runs.evaluation import SUBSET, WHOLE
+from memwrap.paper.scores import Encode, metrics_of
 from memwrap.runs.splits import Splits, split
 from memwrap.runs.training import device_name, new_training
-from memwrap.seeds import generator
 from memwrap.settings import Settings, SettledSettings
 from memwrap.training.loop import Trainer
 
@@ -74,7 +69,7 @@ class Means:
     name: str
     device: torch.device
     side_by_side: int = 1  # runs of a group that are given to the engine together
-    encode: Callable[[EncoderModel, Images], Tensor] = encode_all  # images (N) -> encodings (N, D), on the device
+    encode: Encode = encode_all
     settings_for: Callable[[Task], Settings] = settings_of
 
 
@@ -177,44 +172,6 @@ def prepared(task: Task, data: DataSet, settings: Settings, device: torch.device
     return Prepared(task, trainer.settings, data, splits, trainer.model, trainer)
 
 
-def metrics_of(run: Prepared, encode: Callable[[EncoderModel, Images], Tensor] = encode_all) -> dict[str, Any]:
-    """The scores of a trained run on its test images, by the draws and under the names of `memwrap evaluate`."""
-    model, settings = run.model, run.settings
-
-    def encoded(split_name: str) -> Encoded:
-        images = run.splits.of(run.data, split_name)
-        encodings = encode(model, images.images)
-        return Encoded(encodings, images.labels.to(encodings.device))
-
-    with in_evaluation(model):
-        test = encoded("test")
-        if not isinstance(model, MemoryClassifier):
-            return {"images": len(test), "standard": standard_scores(model.layer, test)}
-
-        def drawn(source: Encoded, number: int) -> dict[str, Any]:
-            draws = generator(settings.seed, "evaluation", number)
-            return drawn_scores(model.layer, test, source, settings.memory_size, draws)
-
-        subset = encoded("train")
-        found = {SUBSET: drawn(subset, 0)}
-        if len(run.splits.rest):
-            found[WHOLE] = drawn(_whole(run, subset, len(test), encode), 1)
-        return {"images": len(test), "drawn": found}
-
-
-def _whole(run: Prepared, subset: Encoded, inputs: int, encode: Callable[[EncoderModel, Images], Tensor]) -> Encoded:
-    """The whole training set, of which only those images have encodings that will be drawn."""
-    rest = run.splits.of(run.data, "rest")
-    labels = torch.cat([subset.labels, rest.labels.to(subset.labels.device)])
-    draws = draws_of(inputs, labels, run.settings.memory_size, generator(run.settings.seed, "evaluation", 1))
-    needed = draws.flatten().bincount().nonzero().squeeze(1)
-    needed = needed[needed >= len(subset)]
-    encodings = subset.encodings.new_zeros(len(labels), subset.encodings.shape[1])
-    encodings[: len(subset)] = subset.encodings
-    encodings[needed.to(encodings.device)] = encode(run.model, rest.images.at(needed - len(subset)))
-    return Encoded(encodings, labels)
-
-
 def check_same_images(known: Iterable[Record], data: Mapping[str, DataSet]) -> None:
     """A DataError if records are of other images than those that are now to be trained on: a table mixes no two."""
     for record in known:
@@ -315,7 +272,8 @@ def _trained(
 def _judged(run: Prepared, seconds: float, means: Means, origin: Origin) -> Record | Failure:
     begun = time.monotonic()
     try:
-        metrics = metrics_of(run, means.encode)
+        published_images = TRAINING_IMAGES.get(run.task.data)
+        metrics = metrics_of(run.model, run.data, run.splits, run.settings, published_images, means.encode)
     except NonFiniteError as error:
         return Failure(run.task, _reason(run.trainer.diverged(str(error))), origin, records.now())
     except DEATHS as error:

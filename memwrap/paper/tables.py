@@ -10,24 +10,24 @@ from memwrap.errors import DataError, SaveError, SettingsError
 from memwrap.paper.grid import BATCH, MEASURED, RANDOM, task_for
 from memwrap.paper.picture import picture
 from memwrap.paper.published import Cell, about, published
-from memwrap.paper.records import Failure, Record, score
+from memwrap.paper.records import SHARE, Failure, Record, score
 from memwrap.paper.rendering import as_csv, as_html, as_markdown
-from memwrap.paper.rows import SUBSET, WHOLE_SET, Row, rows_for
+from memwrap.paper.rows import PUBLISHED_SHARE, SUBSET, WHOLE_SET, Row, rows_for
 from memwrap.runs import evaluation
 from memwrap.wrapping import wrap
 
 CLASSES = 10  # in each data set of the paper
 FILES = ("table.md", "table.csv", "table.html", "table.png")
 
-# What rows and metrics call the places that memories are drawn from; the paper's first.
-_SOURCES = {WHOLE_SET: evaluation.WHOLE, SUBSET: evaluation.SUBSET}
+# What rows and metrics call the places that memories are drawn from; the nearest to the paper's first.
+_SOURCES = {PUBLISHED_SHARE: SHARE, WHOLE_SET: evaluation.WHOLE, SUBSET: evaluation.SUBSET}
 
 
 def rows_of(table: str, cells: Sequence[Cell], records: Iterable[Record], memory: str = RANDOM) -> list[Row]:
     """The rows of those cells of a table, with what the records say; those of other runs are passed over.
 
     Each is judged among all cells of the table that the records have runs of, whichever are asked for.
-    Explanation metrics have rows for both sources of memory samples, and only what the paper took is judged.
+    Explanation metrics have rows for each source of memory samples, and only what is like the paper's is judged.
     memory: how the runs were trained.
     """
     if table == "cost":
@@ -38,10 +38,14 @@ def rows_of(table: str, cells: Sequence[Cell], records: Iterable[Record], memory
         return _of(cells, rows_for(table, {cell: [float(counted(cell))] for cell in cells}))
     if all(cell.metric == "accuracy" for cell in cells):
         return _of(cells, rows_for(table, _values(found, evaluation.SUBSET)))
+    values = {source: _values(found, name) for source, name in _SOURCES.items()}
+    if not any(values[PUBLISHED_SHARE].values()):
+        del values[PUBLISHED_SHARE]
+    judged = _like_the_papers(values)
     return [
         row
-        for source, name in _SOURCES.items()
-        for row in _of(cells, rows_for(table, _values(found, name), source=source, judged=source == WHOLE_SET))
+        for source, ours in values.items()
+        for row in _of(cells, rows_for(table, ours, source=source, judged=source == judged))
     ]
 
 
@@ -138,6 +142,12 @@ def check_folder(folder: Path) -> None:
 def _of(cells: Sequence[Cell], rows: Sequence[Row]) -> list[Row]:
     wanted = set(cells)
     return [row for row in rows if row.cell in wanted]
+
+
+def _like_the_papers(values: Mapping[str, Mapping[Cell, Sequence[float]]]) -> str:
+    """The source to judge by: the whole training set; of fewer images, the paper's share, if all cells have that."""
+    shares = values.get(PUBLISHED_SHARE, {})
+    return PUBLISHED_SHARE if all(shares.get(cell) for cell, ours in values[WHOLE_SET].items() if ours) else WHOLE_SET
 
 
 def _values(found: Mapping[Cell, Sequence[Record]], source: str) -> dict[Cell, list[float]]:

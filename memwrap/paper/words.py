@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from memwrap.paper.rows import SUBSET, WHOLE_SET, Row
+from memwrap.paper.rows import PUBLISHED_SHARE, SUBSET, WHOLE_SET, Row
 from memwrap.paper.verdict import ENOUGH_RUNS, POWER, Verdict
 
 SOURCES = {
-    WHOLE_SET: "Memory drawn from the whole training set, as published",
+    PUBLISHED_SHARE: "Memory drawn so that as few of its images were trained on as in the paper",
+    WHOLE_SET: "Memory drawn from the whole training set",
     SUBSET: "Memory drawn from the training subset",
 }
 NO_RUNS = "no runs"

@@ -100,9 +100,11 @@ def test_tables_share_runs(small: str, out: Path) -> None:
     succeeds("reproduce", "svhn-reduced", "--seeds", 2, "--out", out, small)
     result = succeeds("reproduce", "explanations", "--seeds", 2, "--out", out.parent / "other")
     assert "2 of 2 runs are done\n" in result.err
-    assert "Memory drawn from the whole training set, as published" in result.out
+    # The images of this test are far fewer than the paper's.
+    assert "Memory drawn so that as few of its images were trained on as in the paper" in result.out
+    assert "Memory drawn from the whole training set" in result.out
     assert "Memory drawn from the training subset" in result.out
-    assert len([line for line in result.out.splitlines() if line.startswith("SVHN")]) == 2
+    assert len([line for line in result.out.splitlines() if line.startswith("SVHN")]) == 3
 
 
 def test_seeds_of_another_machine_are_merged(small: str, out: Path, tmp_path: Path) -> None:

@@ -87,22 +87,31 @@ def test_every_measured_cell_has_its_runs() -> None:
 
 
 def test_tables_are_narrowed() -> None:
-    tasks = tasks_of("svhn-reduced", [4, 7], encoder="resnet18", samples=2000, variants=["only_memory", "memory_wrap"])
+    tasks = tasks_of(
+        "svhn-reduced", [4, 7], encoders=["resnet18"], samples=[2000], variants=["only_memory", "memory_wrap"]
+    )
     assert [task.name for task in tasks] == [
         f"svhn-2000-resnet18-{variant}-100-random-seed{seed}"
         for variant in ("only_memory", "memory_wrap")
         for seed in (4, 7)
     ]
-    assert {cell.data for cell in cells_of("explanations", data="svhn")} == {"svhn"}
+    assert {cell.data for cell in cells_of("explanations", data=["svhn"])} == {"svhn"}
+    two = cells_of("svhn-reduced", encoders=["resnet18", "mobilenet_v2"], samples=[1000, 5000])
+    assert {(cell.encoder, cell.samples) for cell in two} == {
+        (encoder, samples) for encoder in ("mobilenet_v2", "resnet18") for samples in (1000, 5000)
+    }
 
 
 @pytest.mark.parametrize(
     ("narrowing", "message"),
     [
-        ({"encoder": "googlenet"}, "'svhn-reduced' has nothing with encoder 'googlenet'; it has efficientnet_b0, mob"),
-        ({"samples": 7}, "nothing with samples 7; it has 1000, 2000, 5000"),
+        (
+            {"encoders": ["googlenet"]},
+            "'svhn-reduced' has nothing with encoder 'googlenet'; it has efficientnet_b0, mob",
+        ),
+        ({"samples": [2000, 7]}, "nothing with samples 7; it has 1000, 2000, 5000"),
         ({"variants": ["standard", "wrapped"]}, "nothing with variant 'wrapped'; it has standard, only_memory"),
-        ({"data": "cifar10"}, "nothing with data 'cifar10'; it has svhn"),
+        ({"data": ["cifar10"]}, "nothing with data 'cifar10'; it has svhn"),
     ],
 )
 def test_what_a_table_does_not_have_is_told(narrowing: dict[str, object], message: str) -> None:
@@ -130,7 +139,7 @@ def test_settings_of_standard_are_those_of_the_command_train(tmp_path: Path) -> 
 
 
 def test_groups_of_a_model_stand_together_with_the_largest_first() -> None:
-    tasks = tasks_of("explanations", [0, 1], data="svhn")
+    tasks = tasks_of("explanations", [0, 1], data=["svhn"])
     assert [(task.encoder, task.variant, task.samples, task.seed) for task in tasks[:7]] == [
         *(("mobilenet_v2", "only_memory", samples, seed) for samples in (5000, 2000, 1000) for seed in (0, 1)),
         ("mobilenet_v2", "memory_wrap", 5000, 0),
@@ -140,7 +149,7 @@ def test_groups_of_a_model_stand_together_with_the_largest_first() -> None:
 
 
 def test_groups_are_cut_to_what_runs_side_by_side() -> None:
-    tasks = tasks_of("svhn-reduced", range(5), encoder="resnet18", samples=1000)
+    tasks = tasks_of("svhn-reduced", range(5), encoders=["resnet18"], samples=[1000])
     parts = grouped(tasks, 3)
     assert [[task.seed for task in part] for part in parts] == [[0, 1, 2], [3, 4]] * 3
     assert [task for part in parts for task in part] == tasks

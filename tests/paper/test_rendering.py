@@ -183,7 +183,7 @@ def test_sources_stand_apart_and_only_the_published_one_is_judged() -> None:
     assert [block.source for block in blocks(rows)] == [WHOLE_SET, SUBSET]
     markdown = as_markdown(rows, "", "")
     published_part, other_part = markdown.split("**Memory drawn from the training subset**")
-    assert "**Memory drawn from the whole training set, as published**" in published_part
+    assert "**Memory drawn from the whole training set**" in published_part
     assert published_part.count(" agrees |") + published_part.count("differs") == 30
     assert other_part.count("not judged |") == 30
     assert "30 of another memory source are not judged" in tally(rows)

@@ -9,8 +9,8 @@ import pytest
 from memwrap.errors import DataError, SaveError, SettingsError
 from memwrap.paper.grid import Task, cells_of, task_for
 from memwrap.paper.published import Cell, published
-from memwrap.paper.records import Images, Seconds
-from memwrap.paper.rows import SUBSET, WHOLE_SET, Row
+from memwrap.paper.records import SHARE, Images, Record, Seconds
+from memwrap.paper.rows import PUBLISHED_SHARE, SUBSET, WHOLE_SET, Row
 from memwrap.paper.tables import caption_of, counted, rows_of, title_of, write
 from tests.paper.recorded import ORIGIN, TASK, drawn, failed, recorded, tasks_of
 
@@ -49,7 +49,7 @@ def test_cells_without_runs_have_none() -> None:
 
 def test_only_the_cells_asked_for_are_shown_and_judged_as_in_the_whole_table() -> None:
     records = [recorded(task, 0.2 + task.seed / 100) for task in tasks_of("svhn-reduced", range(3))]
-    cells = cells_of("svhn-reduced", encoder="resnet18", samples=1000)
+    cells = cells_of("svhn-reduced", encoders=["resnet18"], samples=[1000])
     rows = rows_of("svhn-reduced", cells, records)
     assert [row.cell for row in rows] == cells
     assert all(row.verdict is not None and row.verdict.cells == 27 for row in rows)
@@ -69,7 +69,7 @@ def test_runs_of_other_tables_are_passed_over() -> None:
 
 
 def test_both_sources_of_the_memory_have_rows_of_their_own_and_only_the_paper_s_is_judged() -> None:
-    records = [recorded(task) for task in tasks_of("explanations", range(3), data="svhn")]
+    records = [recorded(task) for task in tasks_of("explanations", range(3), data=["svhn"])]
     for table, metric, whole, subset in (
         ("explanations", "explanation_accuracy", 80.0, 90.0),
         ("counterfactuals", "counterfactual_accuracy", 50.0, 40.0),
@@ -84,6 +84,42 @@ def test_both_sources_of_the_memory_have_rows_of_their_own_and_only_the_paper_s_
         assert other_way.comparison.mean == pytest.approx(subset)
         assert other_way.verdict is None
         assert {row.source for row in rows} == {WHOLE_SET, SUBSET}
+
+
+def with_share(record: Record) -> Record:
+    """With memories like the paper's, too."""
+    return replace(
+        record, metrics={**record.metrics, "drawn": {**record.metrics["drawn"], SHARE: drawn(0.5, 0.7, 0.6)}}
+    )
+
+
+def test_memories_like_the_paper_s_are_judged_if_all_cells_have_them() -> None:
+    records = [recorded(task) for task in tasks_of("explanations", range(3), data=["svhn"])]
+    cell, cells = replace(CELL, metric="explanation_accuracy"), cells_of("explanations")
+    rows = rows_of("explanations", cells, [with_share(record) for record in records])
+    assert list(dict.fromkeys(row.source for row in rows)) == [PUBLISHED_SHARE, WHOLE_SET, SUBSET]
+    share, whole = at(rows, cell, PUBLISHED_SHARE), at(rows, cell, WHOLE_SET)
+    assert share.comparison is not None
+    assert share.comparison.mean == pytest.approx(70.0)
+    assert share.verdict is not None
+    assert whole.comparison is not None
+    assert whole.verdict is None
+
+    some = [with_share(record) if record.task.samples == 1000 else record for record in records]
+    rows = rows_of("explanations", cells, some)
+    assert at(rows, cell, PUBLISHED_SHARE).verdict is None, "as other cells have no such runs"
+    assert at(rows, cell, WHOLE_SET).verdict is not None
+
+
+def test_of_runs_before_and_after_only_those_with_memories_like_the_paper_s_are_judged() -> None:
+    tasks = tasks_of("explanations", range(5), data=["svhn"])
+    records = [with_share(recorded(task)) if task.seed > 1 else recorded(task) for task in tasks]
+    rows = rows_of("explanations", cells_of("explanations"), records)
+    cell = replace(CELL, metric="explanation_accuracy")
+    share, whole = at(rows, cell, PUBLISHED_SHARE).comparison, at(rows, cell, WHOLE_SET).comparison
+    assert share is not None
+    assert whole is not None
+    assert (share.runs, whole.runs) == (3, 5)
 
 
 def test_a_run_that_never_had_a_counterfactual_on_top_has_no_accuracy_on_them() -> None:
@@ -121,7 +157,7 @@ def test_runs_on_different_images_are_not_mixed() -> None:
 
 
 def test_parameters_are_counted_to_the_last_digit() -> None:
-    cells = cells_of("parameters", encoder="mobilenet_v2")
+    cells = cells_of("parameters", encoders=["mobilenet_v2"])
     assert [counted(cell) for cell in cells] == [1280, 2_296_922, 5_589_082, 15_447_642]
     rows = rows_of("parameters", cells, [])
     assert [row.verdict is not None and row.verdict.word for row in rows] == ["agrees"] * 4
