@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -63,9 +64,11 @@ class Asked:
 
     def narrowed(self) -> list[str]:
         """What makes it less than the paper's table, or another one."""
-        chosen = [*self.data, *self.encoders, *self.samples, *self.variants]
+        given = {"data": self.data, "encoder": self.encoders, "samples": self.samples, "variant": self.variants}
+        # In the table's order, each once: what is asked for in other words is the same.
+        chosen = [dict.fromkeys(getattr(cell, name) for cell in self.cells()) for name in given if given[name]]
         other = [self.memory] if self.memory != TRAINED_WITH[0] else []
-        return [str(each) for each in (*chosen, *other)]
+        return [str(each) for each in (*chain(*chosen), *other)]
 
     def whole(self) -> "Asked":
         """The table that this is a part of."""

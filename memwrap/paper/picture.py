@@ -13,12 +13,15 @@ from memwrap.paper.words import source_words, tally
 
 KINDS = ("png", "svg")
 DPI = 200
-PAPER, OURS, OTHER = "#b4540a", "#1f6fa8", "#6a3d9a"  # told apart by the colour-blind, and by shape in grey
+# Told apart by the colour-blind, and by shape in grey: the paper's mark, and those of our sources.
+PAPER = "#b4540a"
+OURS = (("#1f6fa8", "o"), ("#6a3d9a", "^"), ("#2e7d5b", "D"))
 INK, SOFT, GRID, BAND = "#1b1b1a", "#444444", "#dddddd", "#ededeb"
 ERRORS = 2  # standard errors to either side of a mean
 LABELS, PANEL = 1.95, 2.4  # inches wide
 MARK, BETWEEN, AROUND = 0.11, 0.14, 1.5  # inches high: a mark, the space between lines, and all around the panels
-LETTERS = 18  # of small print to an inch
+LETTERS, LEGEND_LETTERS = 18, 13  # to an inch: of small print, of the legend with its marks
+LEGEND_LINE = 0.16  # inches high
 EXPLAINED = (
     f"Marks: means. Bars: {ERRORS} standard errors to either side; a single run has none. "
     "Grey bands: ours and the paper's differ."
@@ -55,7 +58,9 @@ def _draw(drawn: Any, found: Sequence[Block]) -> None:
     lines = once((line.first, line.second) for block in found for line in block.lines)
     columns = once(column for block in found for column in block.columns)
     count = max(len(columns), 2)
-    drawn.set_size_inches(LABELS + PANEL * count, AROUND + (MARK * (1 + len(found)) + BETWEEN) * len(lines))
+    width, legend_lines = LABELS + PANEL * count, 1 if _fits_a_line(found, LABELS + PANEL * count) else 1 + len(found)
+    height = AROUND + LEGEND_LINE * (legend_lines - 1) + (MARK * (1 + len(found)) + BETWEEN) * len(lines)
+    drawn.set_size_inches(width, height)
     widths = [LABELS, *(PANEL * count / len(columns) for _ in columns)]
     labels, *panels = drawn.subplots(1, len(widths), width_ratios=widths, squeeze=False)[0]
     _write_labels(labels, lines)
@@ -110,7 +115,7 @@ def _line(panel: Any, place: int, rows: Sequence[Row | None]) -> None:
         height += step
         if row is not None and row.comparison is not None:
             error = _standard_error(row.comparison.deviation, row.comparison.runs, 1)
-            colour, shape = _look(source)
+            colour, shape = OURS[source]
             _mark(panel, row.comparison.mean, height, error, colour, shape, colour)
 
 
@@ -134,22 +139,27 @@ def _standard_error(deviation: float | None, runs: int, ddof: int) -> float:
     return 0.0 if deviation is None or runs < 2 else deviation / math.sqrt(runs - 1 + ddof)
 
 
-def _look(number: int) -> tuple[str, str]:
-    return ((OURS, "o"), (OTHER, "^"))[min(number, 1)]
+def _names(found: Sequence[Block]) -> list[str]:
+    """What the legend says of the paper's mark, and of each source's."""
+    words = [source_words(block.source) for block in found]
+    return ["paper", *(f"ours: {each[0].lower()}{each[1:]}" if each else "ours" for each in words)]
+
+
+def _fits_a_line(found: Sequence[Block], width: float) -> bool:
+    return sum(len(name) for name in _names(found)) <= LEGEND_LETTERS * width
 
 
 def _legend(drawn: Any, title: str, found: Sequence[Block]) -> None:
     """With the title on top of it, so that neither covers the other."""
     from matplotlib.lines import Line2D
 
-    marks = [Line2D([], [], color=PAPER, marker="s", markerfacecolor="white", label="paper")]
-    for source, block in enumerate(found):
-        colour, shape = _look(source)
-        words = source_words(block.source)
-        label = f"ours: {words[0].lower()}{words[1:]}" if words else "ours"
-        marks.append(Line2D([], [], color=colour, marker=shape, label=label))
+    paper, *ours = _names(found)
+    marks = [Line2D([], [], color=PAPER, marker="s", markerfacecolor="white", label=paper)]
+    for name, (colour, shape) in zip(ours, OURS, strict=False):
+        marks.append(Line2D([], [], color=colour, marker=shape, label=name))
+    columns = len(marks) if _fits_a_line(found, drawn.get_figwidth()) else 1
     legend = drawn.legend(
-        handles=marks, loc="outside upper left", ncols=len(marks), fontsize=8, frameon=False,
+        handles=marks, loc="outside upper left", ncols=columns, fontsize=8, frameon=False,
         title=title, title_fontproperties={"size": 11, "weight": "bold"}, alignment="left", borderaxespad=0.2,
     )  # fmt: skip
     legend.get_title().set_color(INK)

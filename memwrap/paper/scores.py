@@ -24,6 +24,10 @@ Encode = Callable[[EncoderModel, Images], Tensor]
 # Which draws a source of memories has.
 _DRAWS = {SUBSET: 0, WHOLE: 1, SHARE: 2}
 
+# So many images at least, for one of a memory: with fewer, two memories of a batch would have many in common, which
+# those of the paper have not.
+_POOL = 10
+
 
 def metrics_of(
     model: Model,
@@ -53,7 +57,7 @@ def metrics_of(
             own = places[source]
             return own[draws_of(len(test), labels[own], settings.memory_size, draws(source)).flatten()]
 
-        labels = torch.cat([splits.of(data, name).labels.cpu() for name in ("train", "rest")])
+        labels = data.train.labels[torch.cat([splits.train, splits.rest])]
         needed = [drawn_from(source, labels) for source in places if source != SUBSET]
         everything = _with_others(model, data, splits, subset, needed, encode)
         return {
@@ -89,7 +93,7 @@ def _places(splits: Splits, published_images: int | None, settings: SettledSetti
         return places
     places[WHOLE] = torch.arange(samples + others)
     few = None if published_images is None else published_share(samples, others, published_images)
-    if few is not None and few + others >= settings.memory_size:
+    if few is not None and few + others >= _POOL * settings.memory_size:
         chosen = torch.randperm(samples, generator=generator(settings.seed, "published share"))[:few]
         places[SHARE] = torch.cat([chosen.sort().values, torch.arange(samples, samples + others)])
     return places

@@ -3,6 +3,7 @@
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from memwrap import encoders, store
@@ -13,6 +14,7 @@ from memwrap.paper.published import Cell, about, published
 from memwrap.paper.records import SHARE, Failure, Record, score
 from memwrap.paper.rendering import as_csv, as_html, as_markdown
 from memwrap.paper.rows import PUBLISHED_SHARE, SUBSET, WHOLE_SET, Row, rows_for
+from memwrap.paper.verdict import ENOUGH_RUNS
 from memwrap.runs import evaluation
 from memwrap.wrapping import wrap
 
@@ -39,13 +41,14 @@ def rows_of(table: str, cells: Sequence[Cell], records: Iterable[Record], memory
     if all(cell.metric == "accuracy" for cell in cells):
         return _of(cells, rows_for(table, _values(found, evaluation.SUBSET)))
     values = {source: _values(found, name) for source, name in _SOURCES.items()}
-    if not any(values[PUBLISHED_SHARE].values()):
-        del values[PUBLISHED_SHARE]
-    judged = _like_the_papers(values)
+    likest = {cell: _likest_source(values[PUBLISHED_SHARE][cell], ours) for cell, ours in values[WHOLE_SET].items()}
+    judged = rows_for(table, {cell: values[source][cell] for cell, source in likest.items()})
+    verdicts = {row.cell: row.verdict for row in judged}
     return [
-        row
+        replace(row, verdict=verdicts[row.cell]) if likest.get(row.cell) == source else row
         for source, ours in values.items()
-        for row in _of(cells, rows_for(table, ours, source=source, judged=source == judged))
+        for row in _of(cells, rows_for(table, ours, source=source, judged=False))
+        if source != PUBLISHED_SHARE or row.comparison is not None
     ]
 
 
@@ -144,10 +147,10 @@ def _of(cells: Sequence[Cell], rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row.cell in wanted]
 
 
-def _like_the_papers(values: Mapping[str, Mapping[Cell, Sequence[float]]]) -> str:
-    """The source to judge by: the whole training set; of fewer images, the paper's share, if all cells have that."""
-    shares = values.get(PUBLISHED_SHARE, {})
-    return PUBLISHED_SHARE if all(shares.get(cell) for cell, ours in values[WHOLE_SET].items() if ours) else WHOLE_SET
+def _likest_source(shares: Sequence[float], wholes: Sequence[float]) -> str:
+    """The source to judge a cell by: the whole training set; but the paper's share of it, if enough runs have that."""
+    enough = len(shares) >= min(len(wholes), ENOUGH_RUNS)
+    return PUBLISHED_SHARE if shares and enough else WHOLE_SET
 
 
 def _values(found: Mapping[Cell, Sequence[Record]], source: str) -> dict[Cell, list[float]]:

@@ -106,7 +106,8 @@ def _counts(rows: Sequence[Row], found: Sequence[Verdict]) -> str:
         parts.append(f"{few if judged else _cells(few)} cannot be judged")
     if others := sum(row.comparison is not None and row.verdict is None for row in rows):
         parts.append(f"{others} of another memory source {_verb(others, 'is', 'are')} not judged")
-    if missing := len({row.cell for row in rows if row.comparison is None}):
+    known = {row.cell for row in rows if row.comparison is not None}
+    if missing := len({row.cell for row in rows} - known):
         parts.append(f"{missing} {_verb(missing, 'has', 'have')} no runs of ours")
     return f"{'; '.join(parts if judged else parts[1:])}."
 

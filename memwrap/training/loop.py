@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from memwrap.data.labelled import HeldImages, LabelledImages
@@ -26,8 +26,6 @@ from memwrap.training.step import Batch, Encode, Outcome, in_two_passes, trainin
 RowsInBatches = Callable[[Iterable[Tensor]], Iterator[Tensor]]
 
 BF16 = "bf16"
-
-LEAST_OF_TWO_HALVES = 4  # images: batch normalisation has nothing to compare a single one with
 
 
 @dataclass
@@ -82,11 +80,8 @@ class Trainer:
             sampler = sampler_for(settings.memory, settings.memory_size)
             if sampler is not None:
                 check_size(settings.memory_size, len(data))
-        if has_memory and sampler is None and settings.batch_size < LEAST_OF_TWO_HALVES:
-            raise SettingsError(
-                f"batch_size is {settings.batch_size}, and each half of the batch is to be the memory of the other; "
-                f"expected at least {LEAST_OF_TWO_HALVES}"
-            )
+        if has_memory and sampler is None:
+            _check_halves(settings.batch_size, normalised=not settings.freeze and normalises_batches(model.encoder))
         self.model, self.settings, self.images = model, settings, data.images
         self.progress = progress or Progress()
         self.plan = Plan(data.labels, settings.batch_size, sampler if has_memory else None, settings.seed)
@@ -181,11 +176,29 @@ class Trainer:
             self._encode: Encode = lambda encodings, _, __: encodings
             return
         self._rows = (images.to(self.device) if isinstance(images, HeldImages) else images).batches
-        self._encode = in_two_passes(
-            lambda pixels, numbers: self.model.encode(
-                augmentation.prepared(pixels, numbers, settings.augment, transform.mean, transform.std)
-            )
+
+        def encode(pixels: Tensor, numbers: Tensor) -> Tensor:
+            images = augmentation.prepared(pixels, numbers, settings.augment, transform.mean, transform.std)
+            return self.model.encode(images)
+
+        # A frozen encoder makes of each image what it makes of it alone.
+        self._encode = (lambda rows, numbers, _: encode(rows, numbers)) if settings.freeze else in_two_passes(encode)
+
+
+def _check_halves(batch_size: int, normalised: bool) -> None:
+    """A SettingsError if a batch is too small for its halves to be each other's memory."""
+    least = 4 if normalised else 2
+    if batch_size < least:
+        why = ", and batch normalisation needs two images in each" if normalised else ""
+        raise SettingsError(
+            f"batch_size is {batch_size}; the halves of the batch are to be each other's memory{why}: "
+            f"expected at least {least}"
         )
+
+
+def normalises_batches(encoder: nn.Module) -> bool:
+    """Whether what becomes of an image in training depends on the others."""
+    return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in encoder.modules())
 
 
 def set_training_mode(model: Model, frozen: bool) -> None:

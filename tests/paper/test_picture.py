@@ -8,16 +8,18 @@ from typing import Any
 
 import pytest
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from PIL import Image
 
 from memwrap.errors import SettingsError
-from memwrap.paper.picture import BAND, OTHER, OURS, PAPER, picture
+from memwrap.paper.picture import BAND, OURS, PAPER, picture
 from memwrap.paper.published import Cell, published, tables
-from memwrap.paper.rows import SUBSET, WHOLE_SET, Row, rows_for
+from memwrap.paper.rows import PUBLISHED_SHARE, SUBSET, WHOLE_SET, Row, rows_for
 from memwrap.paper.words import tally
 from tests.paper import made_up_table
 
 CELL = Cell("accuracy", "svhn", 1000, "mobilenet_v2", "memory_wrap", 100)
+COLOURS = FIRST, SECOND, _ = [colour for colour, _ in OURS]
 Marks = list[tuple[str, float, float]]  # colour, value, half the bar
 
 
@@ -51,7 +53,7 @@ def test_each_number_of_the_paper_and_of_ours_has_a_mark(table: str, marks: Mark
     picture(rows, "a title")
     assert sorted(value for colour, value, _ in marks if colour == PAPER) == sorted(row.published.mean for row in rows)
     means = sorted(row.comparison.mean for row in rows if row.comparison is not None)
-    assert sorted(value for colour, value, _ in marks if colour == OURS) == means
+    assert sorted(value for colour, value, _ in marks if colour == FIRST) == means
 
 
 def test_bars_are_two_standard_errors_of_the_mean(marks: Marks) -> None:
@@ -64,7 +66,7 @@ def test_bars_are_two_standard_errors_of_the_mean(marks: Marks) -> None:
 
 def test_a_single_run_has_a_mark_without_a_bar(marks: Marks) -> None:
     picture(rows_for("svhn-reduced", {CELL: [66.0]}), "a title")
-    assert [(value, bar) for colour, value, bar in marks if colour == OURS] == [(66.0, 0)]
+    assert [(value, bar) for colour, value, bar in marks if colour == FIRST] == [(66.0, 0)]
 
 
 def test_cells_that_differ_stand_on_a_band() -> None:
@@ -75,13 +77,39 @@ def test_cells_that_differ_stand_on_a_band() -> None:
 
 def test_sources_have_marks_of_their_own_and_names(marks: Marks) -> None:
     ours = made_up_table("explanations")
-    rows = rows_for("explanations", ours, source=WHOLE_SET) + rows_for(
-        "explanations", ours, source=SUBSET, judged=False
-    )
+    rows = [
+        row
+        for source in (PUBLISHED_SHARE, WHOLE_SET, SUBSET)
+        for row in rows_for("explanations", ours, source=source, judged=source == PUBLISHED_SHARE)
+    ]
     text = words(svg(rows))
-    assert [sum(colour == each for colour, _, _ in marks) for each in (PAPER, OURS, OTHER)] == [30, 30, 30]
+    assert [sum(colour == each for colour, _, _ in marks) for each in (PAPER, *COLOURS)] == [30, 30, 30, 30]
+    assert "ours: memory drawn so that as few of its images were trained on as in the paper" in text
     assert "ours: memory drawn from the whole training set" in text
     assert "ours: memory drawn from the training subset" in text
+
+
+@pytest.mark.parametrize("columns", [1, 4])
+def test_the_legend_stays_within_the_picture(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = made_up_table("explanations")
+    models = list(dict.fromkeys((cell.encoder, cell.variant) for cell in ours))[:columns]
+    rows = [
+        row
+        for source in (PUBLISHED_SHARE, WHOLE_SET, SUBSET)
+        for row in rows_for("explanations", ours, source=source, judged=False)
+        if (row.cell.encoder, row.cell.variant) in models
+    ]
+    found: list[tuple[float, float]] = []
+    save = Figure.savefig
+
+    def measured(figure: Figure, *args: Any, **options: Any) -> None:
+        save(figure, *args, **options)
+        found.append((figure.legends[0].get_window_extent().x1, figure.bbox.width))
+
+    monkeypatch.setattr(Figure, "savefig", measured)
+    picture(rows, "a title")
+    ((right, width),) = found
+    assert right <= width
 
 
 def test_sources_with_different_cells_are_kept_apart(marks: Marks) -> None:
@@ -91,7 +119,7 @@ def test_sources_with_different_cells_are_kept_apart(marks: Marks) -> None:
         row for row in rows_for("explanations", {cells[7]: [5.0, 7.0]}, source=SUBSET, judged=False) if row.comparison
     ]
     picture(first + second, "a title")
-    assert [(colour, value) for colour, value, _ in marks if colour != PAPER] == [(OURS, 1.5), (OTHER, 6.0)]
+    assert [(colour, value) for colour, value, _ in marks if colour != PAPER] == [(FIRST, 1.5), (SECOND, 6.0)]
 
 
 def test_words_say_what_is_shown() -> None:

@@ -135,6 +135,7 @@ def with_value(value: Any, *names: str) -> Callable[[dict[str, Any]], None]:
 
 
 ACCURACY = ("metrics", "drawn", "training_subset", "accuracy", "mean")
+TOO_MUCH = {"explanation_accuracy": {"mean": 2.0}}
 
 
 @pytest.mark.parametrize(
@@ -149,6 +150,10 @@ ACCURACY = ("metrics", "drawn", "training_subset", "accuracy", "mean")
         (without("metrics", "drawn"), "as it has no drawn$"),
         (with_value(66.9, *ACCURACY), "as it has 66.9 as accuracy; expected a share from 0 to 1$"),
         (with_value(float("nan"), *ACCURACY), "as it has nan as accuracy; expected a share"),
+        (
+            with_value(TOO_MUCH, "metrics", "drawn", "published_share"),
+            "as it has 2.0 as explanation_accuracy",
+        ),
         (with_value("high", *ACCURACY), "as it has 'high' as accuracy; expected a share"),
         (with_value({"accuracy": 0.5}, "metrics", "standard"), "has metrics of another variant than memory_wrap$"),
         (with_value(2, "format_version"), r"has format version 2; memwrap \S+ reads 1$"),

@@ -12,6 +12,7 @@ from memwrap.paper.published import Cell, published
 from memwrap.paper.records import SHARE, Images, Record, Seconds
 from memwrap.paper.rows import PUBLISHED_SHARE, SUBSET, WHOLE_SET, Row
 from memwrap.paper.tables import caption_of, counted, rows_of, title_of, write
+from memwrap.paper.words import tally
 from tests.paper.recorded import ORIGIN, TASK, drawn, failed, recorded, tasks_of
 
 CELL = Cell("accuracy", "svhn", 1000, "mobilenet_v2", "memory_wrap", 100)
@@ -93,7 +94,7 @@ def with_share(record: Record) -> Record:
     )
 
 
-def test_memories_like_the_paper_s_are_judged_if_all_cells_have_them() -> None:
+def test_memories_like_the_paper_s_are_judged() -> None:
     records = [recorded(task) for task in tasks_of("explanations", range(3), data=["svhn"])]
     cell, cells = replace(CELL, metric="explanation_accuracy"), cells_of("explanations")
     rows = rows_of("explanations", cells, [with_share(record) for record in records])
@@ -105,21 +106,35 @@ def test_memories_like_the_paper_s_are_judged_if_all_cells_have_them() -> None:
     assert whole.comparison is not None
     assert whole.verdict is None
 
-    some = [with_share(record) if record.task.samples == 1000 else record for record in records]
-    rows = rows_of("explanations", cells, some)
-    assert at(rows, cell, PUBLISHED_SHARE).verdict is None, "as other cells have no such runs"
-    assert at(rows, cell, WHOLE_SET).verdict is not None
+    assert share.verdict.cells == 12
 
 
-def test_of_runs_before_and_after_only_those_with_memories_like_the_paper_s_are_judged() -> None:
-    tasks = tasks_of("explanations", range(5), data=["svhn"])
-    records = [with_share(recorded(task)) if task.seed > 1 else recorded(task) for task in tasks]
+def test_each_cell_is_judged_by_what_is_likest_to_the_paper_s() -> None:
+    """Few images of SVHN, and CIFAR10 as it was published: the verdicts are corrected for both together."""
+    short = [with_share(recorded(task)) for task in tasks_of("explanations", range(3), data=["svhn"])]
+    whole = [recorded(task) for task in tasks_of("explanations", range(3), data=["cifar10"])]
+    rows = rows_of("explanations", cells_of("explanations"), [*short, *whole])
+    judged = [row for row in rows if row.verdict is not None]
+    assert {(row.cell.data, row.source) for row in judged} == {("svhn", PUBLISHED_SHARE), ("cifar10", WHOLE_SET)}
+    assert {row.verdict.cells for row in judged if row.verdict} == {24}
+    assert {row.cell.data for row in rows if row.source == PUBLISHED_SHARE} == {"svhn"}
+    assert "; 6 have no runs of ours" in tally(rows)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "judged"),
+    [(10, 1, WHOLE_SET), (10, 5, PUBLISHED_SHARE), (1, 3, WHOLE_SET), (0, 1, PUBLISHED_SHARE)],
+)
+def test_a_few_runs_with_memories_like_the_paper_s_take_no_verdict_away(before: int, after: int, judged: str) -> None:
+    records = [recorded(replace(TASK, seed=seed)) for seed in range(before)]
+    records += [with_share(recorded(replace(TASK, seed=seed))) for seed in range(before, before + after)]
     rows = rows_of("explanations", cells_of("explanations"), records)
     cell = replace(CELL, metric="explanation_accuracy")
-    share, whole = at(rows, cell, PUBLISHED_SHARE).comparison, at(rows, cell, WHOLE_SET).comparison
-    assert share is not None
-    assert whole is not None
-    assert (share.runs, whole.runs) == (3, 5)
+    share, whole = at(rows, cell, PUBLISHED_SHARE), at(rows, cell, WHOLE_SET)
+    assert share.comparison is not None
+    assert whole.comparison is not None
+    assert (share.comparison.runs, whole.comparison.runs) == (after, before + after)
+    assert [row.source for row in (share, whole) if row.verdict is not None] == [judged]
 
 
 def test_a_run_that_never_had_a_counterfactual_on_top_has_no_accuracy_on_them() -> None:

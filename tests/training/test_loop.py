@@ -334,12 +334,28 @@ def test_optimisers_are_what_the_settings_say() -> None:
     [
         ({"memory_size": 23}, "memory_size is 23, but there are 22 training images"),
         ({"batch_size": 23}, "batch_size is 23, but there are 22 training images; expected 2 to 22"),
-        ({"batch_size": 3, "memory": "batch"}, "batch_size is 3, and each half of the batch is to be the memory of "),
+        ({"batch_size": 3, "memory": "batch"}, "batch normalisation needs two images in each: expected at least 4"),
+        ({"batch_size": 1, "memory": "batch", "freeze": True}, "be each other's memory: expected at least 2"),
     ],
 )
 def test_what_the_data_cannot_give_is_refused_before_the_first_step(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingsError, match=re.escape(message)):
         Trainer(toy_model(), toy_data(), toy_settings(**settings))
+
+
+def test_halves_of_one_image_serve_where_no_batch_is_normalised() -> None:
+    plain = toy_model()
+    plain.encoder[1] = nn.Identity()
+    for model, settings in ((toy_model(), {"freeze": True}), (plain, {})):
+        trained(Trainer(model, toy_data(), toy_settings(memory="batch", batch_size=2, **settings)))
+
+
+def test_a_frozen_encoder_sees_all_images_of_a_step_at_once() -> None:
+    model, passes = toy_model(), []
+    trainer = Trainer(model, toy_data(), toy_settings(memory="random", freeze=True, augment=("flip",)))
+    model.encoder.register_forward_hook(lambda _, inputs, __: passes.append(len(inputs[0])))
+    trained(trainer)
+    assert set(passes) == {5 + 7}
 
 
 def test_the_batch_as_memory_needs_no_memory_size() -> None:
