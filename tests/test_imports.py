@@ -125,6 +125,7 @@ ROOMS = [
     "runs.log",
     "runs.data",
     "runs.training",
+    "runs.drawn",
     "runs.evaluation",
     "runs.reporting",
     "paper",

@@ -58,9 +58,9 @@ def _draw(drawn: Any, found: Sequence[Block]) -> None:
     lines = once((line.first, line.second) for block in found for line in block.lines)
     columns = once(column for block in found for column in block.columns)
     count = max(len(columns), 2)
-    width, legend_lines = LABELS + PANEL * count, 1 if _fits_a_line(found, LABELS + PANEL * count) else 1 + len(found)
-    height = AROUND + LEGEND_LINE * (legend_lines - 1) + (MARK * (1 + len(found)) + BETWEEN) * len(lines)
-    drawn.set_size_inches(width, height)
+    width = LABELS + PANEL * count
+    more_of_legend = 0 if _fits_a_line(found, width) else LEGEND_LINE * len(found)
+    drawn.set_size_inches(width, AROUND + more_of_legend + (MARK * (1 + len(found)) + BETWEEN) * len(lines))
     widths = [LABELS, *(PANEL * count / len(columns) for _ in columns)]
     labels, *panels = drawn.subplots(1, len(widths), width_ratios=widths, squeeze=False)[0]
     _write_labels(labels, lines)

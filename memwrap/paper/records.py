@@ -21,7 +21,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 from memwrap.errors import MemwrapError, RunError, SaveError, brief
 from memwrap.locks import alone, alone_if_free
 from memwrap.paper.grid import MEASURED, STANDARD, Task, settings_of
-from memwrap.runs.evaluation import SUBSET, WHOLE
+from memwrap.runs.drawn import SUBSET, WHOLE
 from memwrap.runs.folder import versions
 from memwrap.settings import Settings, SettledSettings
 from memwrap.version import __version__

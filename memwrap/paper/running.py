@@ -21,7 +21,8 @@ from memwrap.loading import Model
 from memwrap.paper import records
 from memwrap.paper.grid import TRAINING_IMAGES, Task, grouped, settings_of
 from memwrap.paper.records import Failure, Origin, Record, Seconds, origin_of
-from memwrap.paper.scores import Encode, metrics_of
+from memwrap.paper.scores import metrics_of
+from memwrap.runs.drawn import Encode
 from memwrap.runs.splits import Splits, split
 from memwrap.runs.training import device_name, new_training
 from memwrap.settings import Settings, SettledSettings

@@ -15,14 +15,14 @@ from memwrap.paper.records import SHARE, Failure, Record, score
 from memwrap.paper.rendering import as_csv, as_html, as_markdown
 from memwrap.paper.rows import PUBLISHED_SHARE, SUBSET, WHOLE_SET, Row, rows_for
 from memwrap.paper.verdict import ENOUGH_RUNS
-from memwrap.runs import evaluation
+from memwrap.runs import drawn
 from memwrap.wrapping import wrap
 
 CLASSES = 10  # in each data set of the paper
 FILES = ("table.md", "table.csv", "table.html", "table.png")
 
 # What rows and metrics call the places that memories are drawn from; the nearest to the paper's first.
-_SOURCES = {PUBLISHED_SHARE: SHARE, WHOLE_SET: evaluation.WHOLE, SUBSET: evaluation.SUBSET}
+_SOURCES = {PUBLISHED_SHARE: SHARE, WHOLE_SET: drawn.WHOLE, SUBSET: drawn.SUBSET}
 
 
 def rows_of(table: str, cells: Sequence[Cell], records: Iterable[Record], memory: str = RANDOM) -> list[Row]:
@@ -39,7 +39,7 @@ def rows_of(table: str, cells: Sequence[Cell], records: Iterable[Record], memory
     if not any(cell.metric in MEASURED for cell in cells):
         return _of(cells, rows_for(table, {cell: [float(counted(cell))] for cell in cells}))
     if all(cell.metric == "accuracy" for cell in cells):
-        return _of(cells, rows_for(table, _values(found, evaluation.SUBSET)))
+        return _of(cells, rows_for(table, _values(found, drawn.SUBSET)))
     values = {source: _values(found, name) for source, name in _SOURCES.items()}
     likest = {cell: _likest_source(values[PUBLISHED_SHARE][cell], ours) for cell, ours in values[WHOLE_SET].items()}
     judged = rows_for(table, {cell: values[source][cell] for cell, source in likest.items()})

@@ -10,15 +10,11 @@ from memwrap import store
 from memwrap.base import in_evaluation
 from memwrap.data.labelled import DataSet, LabelledImages
 from memwrap.errors import DataError, RunError
-from memwrap.evaluation import Encoded, drawn_scores, remembered_scores, standard_scores
-from memwrap.inference import encode_all
+from memwrap.evaluation import Encoded, remembered_scores, standard_scores
 from memwrap.loading import Model, load
 from memwrap.model import MemoryClassifier
+from memwrap.runs.drawn import SUBSET, WHOLE, encoded, scores_by_source, sources_of
 from memwrap.runs.folder import RECORD, SPLITS, Run, model_of, open_run, read_model, training_state
-from memwrap.seeds import generator
-
-SUBSET = "training_subset"
-WHOLE = "whole_training_set"
 
 
 def finished_model(run: Run, device: torch.device | str = "cpu") -> Model:
@@ -71,7 +67,7 @@ def evaluate_run(
     if not len(judged):
         raise DataError(f"the run has no {split} images; train with --{split} to set some apart, or give --data")
     with in_evaluation(model):
-        test = _encoded(model, judged)
+        test = encoded(model, judged)
         record["images"] = len(test)
         if not isinstance(model, MemoryClassifier):
             return {**record, "standard": standard_scores(model.layer, test)}
@@ -97,21 +93,10 @@ def _drawn(
     if isinstance(data, str):
         left_out.update({f"drawn from the {name.replace('_', ' ')}": data for name in (SUBSET, WHOLE)})
         return {}
-    size, seed = run.settings.memory_size, run.settings.seed
-    subset = _encoded(model, run.splits.of(data, "train"))
-    found = {SUBSET: drawn_scores(model.layer, test, subset, size, generator(seed, "evaluation", 0))}
-    if not len(run.splits.rest):
+    sources = sources_of(run.splits)
+    if WHOLE not in sources:
         left_out["drawn from the whole training set"] = "the run was trained on all of it"
-        return found
-    rest = _encoded(model, run.splits.of(data, "rest"))
-    whole = Encoded(torch.cat([subset.encodings, rest.encodings]), torch.cat([subset.labels, rest.labels]))
-    found[WHOLE] = drawn_scores(model.layer, test, whole, size, generator(seed, "evaluation", 1))
-    return found
-
-
-def _encoded(model: Model, images: LabelledImages) -> Encoded:
-    encodings = encode_all(model, images.images)
-    return Encoded(encodings, images.labels.to(encodings.device))
+    return scores_by_source(model, data, run.splits, run.settings, test, sources)
 
 
 def _memory_facts(model: Model) -> dict[str, Any] | None:

@@ -30,14 +30,18 @@ class Splits:
 
     def of(self, data: DataSet, name: str) -> LabelledImages:
         """The images of "train", "validation", "test" or "rest"."""
+        indices: Tensor = getattr(self, name)
+        return self.source(data, name).at(indices)
+
+    def source(self, data: DataSet, name: str) -> LabelledImages:
+        """Where the images of a split lie, which its indices count; a RunError if the data is not the run's."""
         own = name == "test" and self.own_test
         source = data.test if own else data.train
         if source is None:
             raise RunError("the data has no test images of its own any more")
         if len(source) != (len(self.test) if own else len(self._all())):
             raise RunError(f"the data has {len(source)} {'test' if own else 'training'} images; the run has others")
-        indices: Tensor = getattr(self, name)
-        return source.at(indices)
+        return source
 
     def _all(self) -> Tensor:
         """All training images, split by split."""

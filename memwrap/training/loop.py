@@ -81,7 +81,7 @@ class Trainer:
             if sampler is not None:
                 check_size(settings.memory_size, len(data))
         if has_memory and sampler is None:
-            _check_halves(settings.batch_size, normalised=not settings.freeze and normalises_batches(model.encoder))
+            _check_halves(settings.batch_size, normalised=not settings.freeze and _normalises_batches(model.encoder))
         self.model, self.settings, self.images = model, settings, data.images
         self.progress = progress or Progress()
         self.plan = Plan(data.labels, settings.batch_size, sampler if has_memory else None, settings.seed)
@@ -196,7 +196,7 @@ def _check_halves(batch_size: int, normalised: bool) -> None:
         )
 
 
-def normalises_batches(encoder: nn.Module) -> bool:
+def _normalises_batches(encoder: nn.Module) -> bool:
     """Whether what becomes of an image in training depends on the others."""
     return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in encoder.modules())
 

@@ -18,7 +18,7 @@ from memwrap.locks import alone
 from memwrap.paper import records
 from memwrap.paper.grid import Task
 from memwrap.paper.records import append, as_json, check_writable, from_json, origin_of, read, score
-from memwrap.runs.evaluation import SUBSET, WHOLE
+from memwrap.runs.drawn import SUBSET, WHOLE
 from memwrap.settings import Settings
 from tests.paper.recorded import TASK, drawn, failed, metrics_for, recorded
 

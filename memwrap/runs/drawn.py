@@ -1,0 +1,69 @@
+"""Scores with memories drawn from a run's training images, of which only those are encoded that are drawn."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from memwrap.base import EncoderModel
+from memwrap.data.labelled import DataSet, Images, LabelledImages
+from memwrap.evaluation import Encoded, drawn_scores, draws_of
+from memwrap.inference import encode_all
+from memwrap.model import MemoryClassifier
+from memwrap.runs.splits import Splits
+from memwrap.seeds import generator
+from memwrap.settings import SettledSettings
+
+SUBSET = "training_subset"
+WHOLE = "whole_training_set"
+
+# Images (N) -> encodings (N, D), on the model's device.
+Encode = Callable[[EncoderModel, Images], Tensor]
+
+
+def encoded(model: EncoderModel, images: LabelledImages, encode: Encode = encode_all) -> Encoded:
+    """The images with their labels, on the model's device."""
+    encodings = encode(model, images.images)
+    return Encoded(encodings, images.labels.to(encodings.device))
+
+
+def sources_of(splits: Splits) -> dict[str, Tensor]:
+    """By its name, what memories are drawn from: places of images, those trained on counted first, then the rest.
+
+    The whole training set is one only if the run was not trained on all of it.
+    """
+    samples, others = len(splits.train), len(splits.rest)
+    return {SUBSET: torch.arange(samples)} | ({WHOLE: torch.arange(samples + others)} if others else {})
+
+
+def scores_by_source(
+    model: MemoryClassifier,
+    data: DataSet,
+    splits: Splits,
+    settings: SettledSettings,
+    test: Encoded,
+    sources: Mapping[str, Tensor],
+    encode: Encode = encode_all,
+) -> dict[str, dict[str, Any]]:
+    """The scores on the test images with memories from each source, as `sources_of` has them; each with own draws."""
+    source, order = splits.source(data, "train"), torch.cat([splits.train, splits.rest])
+    labels = source.labels[order]
+
+    def draws(number: int) -> torch.Generator:
+        return generator(settings.seed, "evaluation", number)
+
+    drawn = [
+        places[draws_of(len(test), labels[places], settings.memory_size, draws(number)).flatten()]
+        for number, places in enumerate(sources.values())
+    ]
+    needed = torch.cat(drawn).bincount().nonzero().squeeze(1)
+    found = encode(model, source.images.at(order[needed]))
+    encodings = found.new_zeros(len(order), found.shape[1])
+    encodings[needed.to(found.device)] = found
+
+    def scores(number: int, places: Tensor) -> dict[str, Any]:
+        images = Encoded(encodings[places.to(found.device)], labels[places].to(found.device))
+        return drawn_scores(model.layer, test, images, settings.memory_size, draws(number))
+
+    return {name: scores(number, places) for number, (name, places) in enumerate(sources.items())}
