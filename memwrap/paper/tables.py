@@ -98,14 +98,14 @@ def caption_of(records: Sequence[Record], failures: Sequence[Failure] = (), pass
     versions = [f"memwrap {each.origin.versions.get('memwrap', '?')}, {_torch(each)}" for each in records]
     commits = [each.origin.commit[:10] + " with changes" * bool(each.origin.dirty)
                for each in records if each.origin.commit]  # fmt: skip
-    hours = sum(each.seconds.training + each.seconds.evaluation for each in records) / 3600
+    seconds = sum(each.seconds.training + each.seconds.evaluation for each in records)
     many = "1 run" if len(records) == 1 else f"{len(records)} runs"
     parts = [
         f"{many} on {_all(each.origin.device for each in records)}, {dates[0]}"
         + (f" to {dates[-1]}" if dates[-1] != dates[0] else "")
-        + f", {hours:.2f} hours together, in {_all(each.settings.precision for each in records)}.",
+        + f", {_lasting(seconds)} together, in {_all(each.settings.precision for each in records)}.",
         f"Made by {_all(versions)}" + (f", commit {_all(commits)}" if commits else "") + ".",
-        f"Engine: {_all(_engine(each) for each in records)}.",
+        f"Engine: {_engines(records)}.",
         f"Images: {_all(_images(each) for each in records)}.",
         ending,
     ]
@@ -172,9 +172,21 @@ def _torch(record: Record) -> str:
     return f"torch {versions.get('torch', '?')}{cuda}"
 
 
-def _engine(record: Record) -> str:
-    count = record.origin.side_by_side
-    return record.origin.engine + (f", {count} runs side by side" if count > 1 else "")
+def _lasting(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} seconds"
+    return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"
+
+
+def _engines(records: Iterable[Record]) -> str:
+    """As "loop; graph, 5 or 15 runs side by side"."""
+    counts: dict[str, set[int]] = {}
+    for record in records:
+        counts.setdefault(record.origin.engine, set()).add(record.origin.side_by_side)
+    return "; ".join(
+        engine + (f", {' or '.join(map(str, sorted(found)))} runs side by side" if max(found) > 1 else "")
+        for engine, found in counts.items()
+    )
 
 
 def _images(record: Record) -> str:

@@ -85,8 +85,8 @@ def files(sides: Sequence[Sides]) -> dict[str, str]:
         "### Memory Wrap trained with the batch as memory, against two passes: accuracy, %",
         markdown_table(heads, map(_cells, sides), right_from=4),
         "Mean ± standard deviation with n − 1 (n runs). Difference: batch as memory less two passes; its standard "
-        f"error is √(s₁²/n₁ + s₂²/n₂). **Bold**: beyond {FAR} standard errors. With five runs of either kind and equal "
-        "true means, chance alone puts about one cell in twelve there.",
+        f"error is √(s₁²/n₁ + s₂²/n₂). **Bold**: beyond {FAR} standard errors. With equal true means, "
+        "chance alone puts one cell in twelve there if there are five runs of either kind, one in eighteen if fifteen.",
         tables.caption_of([run for each in sides for run in each.runs]),
     ]
     return {FILE: "\n\n".join(parts) + "\n"}

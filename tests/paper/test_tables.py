@@ -188,20 +188,29 @@ def test_a_caption_tells_where_when_and_by_what() -> None:
     later = replace(later, versions={**ORIGIN.versions, "cuda": "13.0"})
     records = [
         recorded(),
-        recorded(origin=later, date="2026-11-18T00:00:00+00:00", seconds=Seconds(3600.0, 585.0)),
+        recorded(origin=later, date="2026-11-18T00:00:00+00:00", seconds=Seconds(3600.0, 4185.0)),
+        recorded(replace(TASK, seed=1), origin=replace(later, side_by_side=15), seconds=Seconds(0.0, 0.0)),
     ]
     caption = caption_of(records, [failed(replace(TASK, seed=9))])
     for words in (
-        "2 runs on cpu, NVIDIA H200, 2026-11-16 to 2026-11-18, 1.17 hours together, in fp32.",
+        "3 runs on cpu, NVIDIA H200, 2026-11-16 to 2026-11-18, 2.2 hours together, in fp32.",
         "memwrap 0.1.0, torch 2.11",
         "torch 2.11 with CUDA 13.0",
         "commit 0123456789, 0123456789 with changes",
-        "Engine: loop, graph, 5 runs side by side.",
+        "Engine: loop; graph, 5 or 15 runs side by side.",
         "Images: svhn (73,257 for training, 26,032 for the test).",
         "1 run failed and is not counted: svhn-1000-mobilenet_v2-memory_wrap-100-random-seed9.",
     ):
         assert words in caption
     assert caption_of([]) == ""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [(119, "119 seconds together"), (972, "16 minutes together"), (7140, "119 minutes"), (7200, "2.0 hours")],
+)
+def test_a_caption_tells_the_time_in_its_own_unit(seconds: float, told: str) -> None:
+    assert told in caption_of([recorded(seconds=Seconds(seconds, 0.0))])
 
 
 def test_a_table_becomes_four_files(tmp_path: Path) -> None:
