@@ -161,10 +161,10 @@ def test_a_second_ctrl_c_stops_at_once(never_stopped: tuple[Path, Path], out: Pa
 
 
 SLOW_READING = """
-import sys, time
+import os, time
 from memwrap.data import scan
 def look(*_):
-    print("looking", file=sys.stderr, flush=True)
+    os.write(2, b"looking\\n")  # whole, whatever the other threads write
     time.sleep(1)
 scan._look = look
 """
