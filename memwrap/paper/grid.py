@@ -84,18 +84,26 @@ def cells_of(
     variants: Sequence[str] = (),
     data: Sequence[str] = (),
 ) -> list[Cell]:
-    """The cells of a table, in the paper's order. The rest narrows them; what is empty leaves them all."""
-    left = list(published(table))
-    wanted: dict[str, Sequence[Any]] = {"data": data, "encoder": encoders, "samples": samples, "variant": variants}
-    for name, values in wanted.items():
-        if not values:
-            continue
-        known = list(dict.fromkeys(getattr(cell, name) for cell in left))
-        for value in values:
-            if value not in known:
-                words = ", ".join("all" if each is None else str(each) or "none named" for each in known)
-                raise SettingsError(f"table {table!r} has nothing with {name} {value!r}; it has {words}")
-        left = [cell for cell in left if getattr(cell, name) in values]
+    """The cells of a table, in the paper's order. The rest narrows them; what is empty leaves them all.
+
+    A SettingsError if something that is asked for is in none of them.
+    """
+    cells = list(published(table))
+    given = {"data": data, "encoder": encoders, "samples": samples, "variant": variants}
+    wanted: dict[str, Sequence[Any]] = {name: values for name, values in given.items() if values}
+    asked = [(name, value) for name, values in wanted.items() for value in values]
+    for name, value in asked:
+        known = list(dict.fromkeys(getattr(cell, name) for cell in cells))
+        if value not in known:
+            words = ", ".join("all" if each is None else str(each) or "none named" for each in known)
+            raise SettingsError(f"table {table!r} has nothing with {name} {value!r}; it has {words}")
+    left = [cell for cell in cells if all(getattr(cell, name) in values for name, values in wanted.items())]
+    for name, value in asked:
+        if not any(getattr(cell, name) == value for cell in left):
+            rest = ", ".join(
+                f"{other} {' or '.join(map(str, values))}" for other, values in wanted.items() if other != name
+            )
+            raise SettingsError(f"table {table!r} has nothing with {name} {value!r} and {rest}; ask for less at once")
     return left
 
 

@@ -20,8 +20,8 @@ INK, SOFT, GRID, BAND = "#1b1b1a", "#444444", "#dddddd", "#ededeb"
 ERRORS = 2  # standard errors to either side of a mean
 LABELS, PANEL = 1.95, 2.4  # inches wide
 MARK, BETWEEN, AROUND = 0.11, 0.14, 1.5  # inches high: a mark, the space between lines, and all around the panels
-LETTERS, LEGEND_LETTERS = 18, 13  # to an inch: of small print, of the legend with its marks
-LEGEND_LINE = 0.16  # inches high
+LETTERS, LEGEND_LETTERS, TITLE_LETTERS = 18, 13, 9  # to an inch: of small print, of the legend with its marks
+LEGEND_LINE, TITLE_LINE = 0.16, 0.18  # inches high
 EXPLAINED = (
     f"Marks: means. Bars: {ERRORS} standard errors to either side; a single run has none. "
     "Grey bands: ours and the paper's differ."
@@ -42,8 +42,8 @@ def picture(rows: Sequence[Row], title: str, caption: str = "", kind: str = "png
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "memwrap", "text.parse_math": False}):
         drawn = Figure(layout="constrained")
         FigureCanvasAgg(drawn)
-        _draw(drawn, found)
-        _legend(drawn, title, found)
+        _draw(drawn, found, title)
+        _legend(drawn, found, title)
         letters = int(drawn.get_figwidth() * LETTERS)
         explained = "" if all(row.published.exact for row in rows) else EXPLAINED
         small = "\n".join(textwrap.fill(text, letters) for text in (explained, tally(rows), caption) if text)
@@ -53,14 +53,15 @@ def picture(rows: Sequence[Row], title: str, caption: str = "", kind: str = "png
     return stream.getvalue()
 
 
-def _draw(drawn: Any, found: Sequence[Block]) -> None:
+def _draw(drawn: Any, found: Sequence[Block], title: str) -> None:
     """All sources in the same panels: the paper has one number, and ours is seen to move."""
     lines = once((line.first, line.second) for block in found for line in block.lines)
     columns = once(column for block in found for column in block.columns)
     count = max(len(columns), 2)
     width = LABELS + PANEL * count
-    more_of_legend = 0 if _fits_a_line(found, width) else LEGEND_LINE * len(found)
-    drawn.set_size_inches(width, AROUND + more_of_legend + (MARK * (1 + len(found)) + BETWEEN) * len(lines))
+    more_above = TITLE_LINE * (len(_title_lines(title, width)) - 1)
+    more_above += 0 if _fits_a_line(found, width) else LEGEND_LINE * len(found)
+    drawn.set_size_inches(width, AROUND + more_above + (MARK * (1 + len(found)) + BETWEEN) * len(lines))
     widths = [LABELS, *(PANEL * count / len(columns) for _ in columns)]
     labels, *panels = drawn.subplots(1, len(widths), width_ratios=widths, squeeze=False)[0]
     _write_labels(labels, lines)
@@ -149,7 +150,11 @@ def _fits_a_line(found: Sequence[Block], width: float) -> bool:
     return sum(len(name) for name in _names(found)) <= LEGEND_LETTERS * width
 
 
-def _legend(drawn: Any, title: str, found: Sequence[Block]) -> None:
+def _title_lines(title: str, width: float) -> list[str]:
+    return textwrap.wrap(title, int(TITLE_LETTERS * width)) or [""]
+
+
+def _legend(drawn: Any, found: Sequence[Block], title: str) -> None:
     """With the title on top of it, so that neither covers the other."""
     from matplotlib.lines import Line2D
 
@@ -160,6 +165,7 @@ def _legend(drawn: Any, title: str, found: Sequence[Block]) -> None:
     columns = len(marks) if _fits_a_line(found, drawn.get_figwidth()) else 1
     legend = drawn.legend(
         handles=marks, loc="outside upper left", ncols=columns, fontsize=8, frameon=False,
-        title=title, title_fontproperties={"size": 11, "weight": "bold"}, alignment="left", borderaxespad=0.2,
+        title="\n".join(_title_lines(title, drawn.get_figwidth())),
+        title_fontproperties={"size": 11, "weight": "bold"}, alignment="left", borderaxespad=0.2,
     )  # fmt: skip
     legend.get_title().set_color(INK)

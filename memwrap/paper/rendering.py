@@ -18,7 +18,7 @@ from memwrap.paper.words import legend, noticed, numbered_notes, source_words, t
 LARGE_DEVIATION = 3.0
 
 NOTICED = f"Would notice: so far apart, true means would have been told apart {100 * POWER:.0f} % of the time."
-ABSENT = "–"  # no such number in the paper, or none asked for
+ABSENT = "–"  # no such number in the paper, none asked for, or no runs with memories of that source
 
 COLUMNS = (
     "table", "source", "metric", "data", "samples", "encoder", "variant", "memory_size",

@@ -41,7 +41,7 @@ def rows_of(table: str, cells: Sequence[Cell], records: Iterable[Record], memory
     if all(cell.metric == "accuracy" for cell in cells):
         return _of(cells, rows_for(table, _values(found, drawn.SUBSET)))
     values = {source: _values(found, name) for source, name in _SOURCES.items()}
-    likest = {cell: _likest_source(values[PUBLISHED_SHARE][cell], ours) for cell, ours in values[WHOLE_SET].items()}
+    likest = {cell: _likest_source(runs) for cell, runs in found.items()}
     judged = rows_for(table, {cell: values[source][cell] for cell, source in likest.items()})
     verdicts = {row.cell: row.verdict for row in judged}
     return [
@@ -147,10 +147,13 @@ def _of(cells: Sequence[Cell], rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row.cell in wanted]
 
 
-def _likest_source(shares: Sequence[float], wholes: Sequence[float]) -> str:
-    """The source to judge a cell by: the whole training set; but the paper's share of it, if enough runs have that."""
-    enough = len(shares) >= min(len(wholes), ENOUGH_RUNS)
-    return PUBLISHED_SHARE if shares and enough else WHOLE_SET
+def _likest_source(runs: Sequence[Record]) -> str:
+    """The source to judge a cell by: the whole training set; but the paper's share of it, if enough runs have that.
+
+    Which runs have it, not what they found: otherwise the verdict would depend on itself.
+    """
+    having = sum(SHARE in run.metrics.get("drawn", {}) for run in runs)
+    return PUBLISHED_SHARE if having and having >= min(len(runs), ENOUGH_RUNS) else WHOLE_SET
 
 
 def _values(found: Mapping[Cell, Sequence[Record]], source: str) -> dict[Cell, list[float]]:

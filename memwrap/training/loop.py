@@ -189,7 +189,7 @@ def _check_halves(batch_size: int, normalised: bool) -> None:
     """A SettingsError if a batch is too small for its halves to be each other's memory."""
     least = 4 if normalised else 2
     if batch_size < least:
-        why = ", and batch normalisation needs two images in each" if normalised else ""
+        why = ", and batch normalisation has too little to go by in one image" if normalised else ""
         raise SettingsError(
             f"batch_size is {batch_size}; the halves of the batch are to be each other's memory{why}: "
             f"expected at least {least}"

@@ -103,12 +103,12 @@ def _all_tables(found: Mapping[tuple[str, str], Sequence[Row]], known: Sequence[
 
 def _outcome(table: str, way: str, rows: Sequence[Row]) -> str:
     """As "[26 of 27 agree](...), n = 5", with a link to the table."""
-    said = [words(row).kind for row in rows if row.comparison is not None and row.verdict is not None]
+    judged = {row: row.comparison for row in rows if row.comparison is not None and row.verdict is not None}
+    said = [words(row).kind for row in judged]
     agreeing, differing, open_ = (said.count(kind) for kind in ("agrees", "differs", "open"))
     parts = [f"[{agreeing} of {agreeing + differing} agree](results/{_file_of(table, way)})"]
     if open_:
         parts.append(f"{open_} cannot be judged")
-    measured = [row.comparison.runs for row in rows if row.comparison is not None and row.cell.metric in MEASURED]
-    if measured:
+    if measured := [comparison.runs for row, comparison in judged.items() if row.cell.metric in MEASURED]:
         parts.append(f"n = {span(measured)}")
     return ", ".join(parts)

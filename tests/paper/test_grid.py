@@ -119,6 +119,22 @@ def test_what_a_table_does_not_have_is_told(narrowing: dict[str, object], messag
         cells_of("svhn-reduced", **narrowing)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("narrowing", "message"),
+    [
+        ({"data": ["svhn", "cinic10"], "encoders": ["resnet18"]}, "nothing with data 'cinic10' and encoder resnet18;"),
+        ({"data": ["cinic10"], "encoders": ["resnet18"]}, "nothing with data 'cinic10' and encoder resnet18;"),
+        (
+            {"encoders": ["mobilenet_v2", "resnet18"], "variants": ["only_memory"]},
+            "nothing with encoder 'resnet18' and variant only_memory;",
+        ),
+    ],
+)
+def test_what_a_table_does_not_have_together_is_told(narrowing: dict[str, object], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        cells_of("explanations", **narrowing)  # type: ignore[arg-type]
+
+
 def test_an_unknown_table_is_told() -> None:
     with pytest.raises(SettingsError, match=r"table 'mnist' is not known; known are svhn-reduced"):
         tasks_of("mnist", [0])

@@ -15,6 +15,7 @@ from memwrap.errors import SettingsError
 from memwrap.paper.picture import BAND, OURS, PAPER, picture
 from memwrap.paper.published import Cell, published, tables
 from memwrap.paper.rows import PUBLISHED_SHARE, SUBSET, WHOLE_SET, Row, rows_for
+from memwrap.paper.tables import title_of
 from memwrap.paper.words import tally
 from tests.paper import made_up_table
 
@@ -89,8 +90,9 @@ def test_sources_have_marks_of_their_own_and_names(marks: Marks) -> None:
     assert "ours: memory drawn from the training subset" in text
 
 
+@pytest.mark.parametrize("title", ["a title", f"{title_of('counterfactuals', 'batch')} (a part of the table)"])
 @pytest.mark.parametrize("columns", [1, 4])
-def test_the_legend_stays_within_the_picture(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_title_and_legend_stay_within_the_picture(columns: int, title: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ours = made_up_table("explanations")
     models = list(dict.fromkeys((cell.encoder, cell.variant) for cell in ours))[:columns]
     rows = [
@@ -99,17 +101,20 @@ def test_the_legend_stays_within_the_picture(columns: int, monkeypatch: pytest.M
         for row in rows_for("explanations", ours, source=source, judged=False)
         if (row.cell.encoder, row.cell.variant) in models
     ]
-    found: list[tuple[float, float]] = []
+    found: list[tuple[float, float, float]] = []
     save = Figure.savefig
 
     def measured(figure: Figure, *args: Any, **options: Any) -> None:
         save(figure, *args, **options)
-        found.append((figure.legends[0].get_window_extent().x1, figure.bbox.width))
+        panel = figure.axes[0].get_window_extent()
+        found.append((figure.legends[0].get_window_extent().x1, figure.bbox.width, panel.height / figure.dpi))
 
     monkeypatch.setattr(Figure, "savefig", measured)
-    picture(rows, "a title")
-    ((right, width),) = found
+    picture(rows, title)
+    ((right, width, height),) = found
     assert right <= width
+    lines = len({(row.cell.data, row.cell.samples) for row in rows})
+    assert height >= 0.59 * lines, "a title or legend of several lines takes nothing from the panels"
 
 
 def test_sources_with_different_cells_are_kept_apart(marks: Marks) -> None:

@@ -19,7 +19,7 @@ from memwrap.data.sources import open_data
 from memwrap.errors import DataError, DivergedError, SaveError, SettingsError
 from memwrap.fingerprint import fingerprint
 from memwrap.paper.grid import STANDARD, Task, settings_of
-from memwrap.paper.records import Failure, Images, Record, append, read
+from memwrap.paper.records import SHARE, Failure, Images, Record, append, read
 from memwrap.paper.running import Engine, Loop, Means, Outcome, Standing, run_missing
 from memwrap.runs.evaluation import evaluate_run, finished_model
 from memwrap.runs.folder import open_run
@@ -100,6 +100,15 @@ class Noting:
         self.groups.append([trainer.settings.seed for trainer in trainers])
         self.trainers += trainers
         return Loop().train(trainers, *others)
+
+
+# Memories
+
+
+def test_memories_are_like_the_paper_s_where_its_images_were_more(shop: Shop) -> None:
+    """Digits in the place of SVHN are fewer than the paper had; of digits it had none."""
+    shop.run([replace(TASK, data="svhn"), TASK])
+    assert [SHARE in metrics["drawn"] for metrics in shop.results.values()] == [True, False]
 
 
 # The same runs

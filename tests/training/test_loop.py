@@ -334,7 +334,10 @@ def test_optimisers_are_what_the_settings_say() -> None:
     [
         ({"memory_size": 23}, "memory_size is 23, but there are 22 training images"),
         ({"batch_size": 23}, "batch_size is 23, but there are 22 training images; expected 2 to 22"),
-        ({"batch_size": 3, "memory": "batch"}, "batch normalisation needs two images in each: expected at least 4"),
+        (
+            {"batch_size": 3, "memory": "batch"},
+            "batch normalisation has too little to go by in one image: expected at least 4",
+        ),
         ({"batch_size": 1, "memory": "batch", "freeze": True}, "be each other's memory: expected at least 2"),
     ],
 )
