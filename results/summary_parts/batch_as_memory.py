@@ -20,10 +20,10 @@ FAR = 2  # standard errors, beyond which a difference is marked
 
 @dataclass(frozen=True)
 class Sides:
-    """Runs of Memory Wrap that differ only in where training took its memory from, and in their seeds."""
+    """Runs of Memory Wrap in pairs of one seed, which differ only in where training took its memory from."""
 
     batch: tuple[Record, ...]
-    two_passes: tuple[Record, ...]
+    two_passes: tuple[Record, ...]  # in the same order of seeds
 
     @property
     def task(self) -> Task:
@@ -41,10 +41,10 @@ class Sides:
 
 @dataclass(frozen=True)
 class Difference:
-    """Of two means, the first less the second. None: there is no spread to hold it against."""
+    """Of the two of a pair, the first less the second, in the mean. None: there is no spread to hold it against."""
 
     points: float
-    standard_error: float | None  # Welch's: the two may scatter differently
+    standard_error: float | None
 
     @property
     def in_errors(self) -> float | None:
@@ -56,21 +56,24 @@ class Difference:
 
 
 def difference(first: Sequence[float], second: Sequence[float]) -> Difference:
-    points = statistics.fmean(first) - statistics.fmean(second)
-    if min(len(first), len(second)) < 2:
-        return Difference(points, None)
-    return Difference(points, math.sqrt(sum(statistics.variance(each) / len(each) for each in (first, second))))
+    """Pair by pair: two runs of a seed have the same training images, which much of the scatter comes from."""
+    found = [one - other for one, other in zip(first, second, strict=True)]
+    error = statistics.stdev(found) / math.sqrt(len(found)) if len(found) > 1 else None
+    return Difference(statistics.fmean(found), error)
 
 
 def sides_of(known: Iterable[Record]) -> list[Sides]:
     """For each data set, encoder, number of samples and size of the memory, if there are runs of both kinds."""
-    found: dict[tuple[Any, ...], dict[str, list[Record]]] = defaultdict(lambda: defaultdict(list))
-    for record in sorted(known, key=lambda record: record.task):
+    found: dict[tuple[Any, ...], dict[str, dict[int, Record]]] = defaultdict(lambda: defaultdict(dict))
+    for record in known:
         task = record.task
         if task.variant == "memory_wrap":
             key = task.data, task.encoder, task.samples or math.inf, task.memory_size
-            found[key][task.memory].append(record)
-    sides = [Sides(tuple(ways[BATCH]), tuple(ways[RANDOM])) for _, ways in sorted(found.items()) if len(ways) == 2]
+            found[key][task.memory][task.seed] = record
+    sides = []
+    for _, ways in sorted(found.items()):
+        if seeds := sorted(ways[BATCH].keys() & ways[RANDOM].keys()):
+            sides.append(Sides(*(tuple(ways[way][seed] for seed in seeds) for way in (BATCH, RANDOM))))
     tables.check_one_data_set([run for each in sides for run in each.runs])
     return sides
 
@@ -84,9 +87,10 @@ def files(sides: Sequence[Sides]) -> dict[str, str]:
     parts = [
         "### Memory Wrap trained with the batch as memory, against two passes: accuracy, %",
         markdown_table(heads, map(_cells, sides), right_from=4),
-        "Mean ± standard deviation with n − 1 (n runs). Difference: batch as memory less two passes; its standard "
-        f"error is √(s₁²/n₁ + s₂²/n₂). **Bold**: beyond {FAR} standard errors. With equal true means, "
-        "chance alone puts one cell in twelve there if there are five runs of either kind, one in eighteen if fifteen.",
+        "Mean ± standard deviation with n − 1 (n runs). Difference: batch as memory less two passes, seed by seed, as "
+        "two runs of a seed have the same training images; its standard error is s/√n of these differences. "
+        f"**Bold**: beyond {FAR} standard errors. With equal true means, chance alone puts one cell in nine there if "
+        "there are five seeds, one in fifteen if there are fifteen.",
         tables.caption_of([run for each in sides for run in each.runs]),
     ]
     return {FILE: "\n\n".join(parts) + "\n"}
@@ -101,12 +105,12 @@ def paragraphs(sides: Sequence[Sides]) -> list[str]:
     far = [f"{each.name} ({_signed(gap.points, 2)} points, {_signed(gap.in_errors or 0, 1)} standard errors)"
            for each, gap in judged if gap.is_far]  # fmt: skip
     runs = [run for each, _ in judged for run in each.runs]
-    sizes = [len(kind) for each, _ in judged for kind in (each.batch, each.two_passes)]
+    sizes = [len(each.batch) for each, _ in judged]
     return [
         f"**The batch as memory** instead of the paper's second pass: in {len(judged) - len(far)} of {len(judged)} "
         f"[cells](results/{FILE}) the accuracy of Memory Wrap differs by at most {FAR} standard errors"
         + (f", and by more for {'; '.join(far)}" if far else "")
-        + f". n = {span(sizes)} of either kind, {where(runs)}."
+        + f". n = {span(sizes)} seeds, each trained both ways, {where(runs)}."
     ]
 
 
