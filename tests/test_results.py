@@ -16,8 +16,8 @@ from memwrap.bench.timing import Spread
 from memwrap.errors import DataError
 from memwrap.paper.grid import BATCH, RANDOM, Task
 from memwrap.paper.published import published
-from memwrap.paper.records import Images, Origin, Record, append
-from tests.paper.recorded import recorded, tasks_of
+from memwrap.paper.records import SHARE, Images, Origin, Record, append
+from tests.paper.recorded import drawn, recorded, tasks_of
 
 SCRIPT = Path(__file__).parents[1] / "results" / "summary.py"
 
@@ -89,14 +89,16 @@ def test_the_readme_has_the_table_its_caption_and_a_line_for_each_other(summary:
     assert readme.startswith(f"before\n{begin}\n\n**Reduced SVHN")
     assert readme.endswith(f"{end}\nafter\n")
     assert "what was there" not in readme
-    assert "| ResNet18 | Standard | 20.63 ± 0.10 (20.63), n = 3 | 31.84 ± 0.10 (31.84), n = 3 |" in readme
-    assert "**99.60 ± 0.10 (77.26), n = 3**" in readme
+    assert "mean ± standard deviation of n = 3 runs" in readme
+    assert "| ResNet18 | Standard | 20.63 ± 0.10 (20.63 ± 2.85) | 31.84 ± 0.10 (31.84 ± 18.38) |" in readme
+    assert "**99.60 ± 0.10 (77.26 ± 3.38)**" in readme
     assert "| MobileNetV2 | Standard | no runs | no runs | no runs |" in readme
     assert "27 runs on cpu, 2026-11-16" in readme
     assert "27 runs on cpu, memwrap 0.1.0, torch 2.11, 2026-11-16; n: runs in a cell" in readme
-    assert "| svhn-reduced | [8 of 9 agree](results/reproduce/svhn-reduced.md), n = 3 |  |" in readme
+    assert "| svhn-reduced | [8 of 9 agree](results/reproduce/svhn-reduced.md), 18 not run, n = 3 |  |" in readme
     assert "| parameters | [12 of 12 agree](results/reproduce/parameters.md) |  |" in readme
-    assert "cifar10-reduced" not in readme
+    assert " Not run: cifar10-reduced, cinic10-reduced, " in readme
+    assert "| cifar10-reduced" not in readme
     assert "standard errors" not in readme
     assert "memwrap bench" not in readme
     assert {path.name for path in made} >= {"svhn-reduced.md", "explanations.md", "counterfactuals.md", "parameters.md"}
@@ -106,7 +108,7 @@ def test_a_line_that_does_not_count_is_told(
     quick: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     keep(tmp_path, runs_of([0.5], RANDOM) + runs_of([0.6], RANDOM))
-    assert "50.00 (45.31), n = 1" in section(quick, tmp_path)
+    assert "| 50.00 (45.31 ± 8.19) |" in section(quick, tmp_path)
     assert "line 2: svhn-1000-resnet18-memory_wrap-100-random-seed0 is passed over" in capsys.readouterr().err
 
 
@@ -124,22 +126,39 @@ def test_standard_alone_makes_no_table_of_the_batch_as_memory(quick: ModuleType,
     made = quick.files(tmp_path, empty_readme(quick))
     assert {path.name for path in made} == {"svhn-reduced.md", "cifar10-reduced-batch.md", "README.md"}
     readme = readme_of(made, quick)
-    assert "| svhn-reduced | [1 of 1 agree](results/reproduce/svhn-reduced.md), n = 2 |  |" in readme
-    assert "| cifar10-reduced |  | [1 of 1 agree](results/reproduce/cifar10-reduced-batch.md), n = 2 |" in readme
+    assert "| svhn-reduced | [1 of 1 agree](results/reproduce/svhn-reduced.md), 26 not run, n = 2 |  |" in readme
+    assert "|  | [1 of 1 agree](results/reproduce/cifar10-reduced-batch.md), 26 not run, n = 2 |" in readme
 
 
 def test_standard_is_in_the_table_of_the_batch_as_memory_too(quick: ModuleType, tmp_path: Path) -> None:
     keep(tmp_path, [*runs_of([0.2, 0.21], RANDOM, variant="standard"), *runs_of([0.4, 0.5, 0.45], BATCH)])
     readme = section(quick, tmp_path)
-    assert "n = 2 | [2 of 2 agree](results/reproduce/svhn-reduced-batch.md), n = 2 to 3 |" in readme
+    assert "n = 2 | [2 of 2 agree](results/reproduce/svhn-reduced-batch.md), 25 not run, n = 2 to 3 |" in readme
     assert "**All tables**: how many cells agree with the paper by that test" in readme
     assert " 5 runs on cpu, " in readme
 
 
 def test_cells_of_one_run_are_not_said_to_be_judged(quick: ModuleType, tmp_path: Path) -> None:
     keep(tmp_path, [*runs_of([0.2, 0.21], RANDOM, variant="standard"), *runs_of([0.4], RANDOM)])
-    expected = "[1 of 1 agree](results/reproduce/svhn-reduced.md), 1 cannot be judged, n = 1 to 2"
+    expected = "[1 of 1 agree](results/reproduce/svhn-reduced.md), 1 cannot be judged, 25 not run, n = 1 to 2"
     assert expected in section(quick, tmp_path)
+
+
+def test_a_mean_that_says_little_has_its_median(quick: ModuleType, tmp_path: Path) -> None:
+    keep(tmp_path, runs_of([0.1, 0.7, 0.8], RANDOM, variant="standard"))
+    assert "| 53.33 ± 37.86, median 70.00 (20.63 ± 2.85) |" in section(quick, tmp_path)
+
+
+def test_what_explanations_are_judged_by_is_told(summary: ModuleType, tmp_path: Path) -> None:
+    """By the whole training set their accuracy is 80; with the paper's share it is what the paper has."""
+    likest = [drawn(0.5, accuracy, 0.5) for accuracy in (0.69, 0.70, 0.71)]
+    runs = runs_of([0.5, 0.5, 0.5], RANDOM)
+    for run, found, whole in zip(runs, likest, (0.79, 0.80, 0.81), strict=True):
+        run.metrics["drawn"] |= {SHARE: found, "whole_training_set": drawn(0.5, whole, 0.5)}
+    keep(tmp_path, runs)
+    readme = section(summary, tmp_path)
+    assert "Explanations are judged with memories of which as small a share was trained on as in the paper" in readme
+    assert "| explanations | [1 of 1 agree](results/reproduce/explanations.md) (0 of 1), 29 not run, n = 3 |" in readme
 
 
 def test_a_table_that_no_record_gives_is_told_and_removed(

@@ -46,6 +46,7 @@ class Row:
     published: Published
     comparison: Comparison | None  # None: no runs of ours
     verdict: Verdict | None  # None: no runs of ours, or what they measured is not what the paper did
+    otherwise: Verdict | None = None  # what it would be, if another source were not nearer to the paper's
     source: str = ""  # of the memory that explanations were scored with: PUBLISHED_SHARE, WHOLE_SET or SUBSET
     note: str = ""
 
@@ -95,7 +96,7 @@ def rows_for(
     compared = {cell: judge(ours[cell], number) for cell, number in numbers.items() if ours.get(cell)}
     found = dict(zip(compared, verdicts(list(compared.values()), level), strict=True)) if judged else {}
     return [
-        Row(table, cell, number, compared.get(cell), found.get(cell), source, number.note)
+        Row(table, cell, number, compared.get(cell), found.get(cell), source=source, note=number.note)
         for cell, number in numbers.items()
     ]
 

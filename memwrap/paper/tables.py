@@ -14,7 +14,7 @@ from memwrap.paper.published import Cell, about, published
 from memwrap.paper.records import SHARE, Failure, Record, score
 from memwrap.paper.rendering import as_csv, as_html, as_markdown
 from memwrap.paper.rows import PUBLISHED_SHARE, SUBSET, WHOLE_SET, Row, rows_for
-from memwrap.paper.verdict import ENOUGH_RUNS
+from memwrap.paper.verdict import ENOUGH_RUNS, Verdict
 from memwrap.runs import drawn
 from memwrap.wrapping import wrap
 
@@ -29,7 +29,8 @@ def rows_of(table: str, cells: Sequence[Cell], records: Iterable[Record], memory
     """The rows of those cells of a table, with what the records say; those of other runs are passed over.
 
     Each is judged among all cells of the table that the records have runs of, whichever are asked for.
-    Explanation metrics have rows for each source of memory samples, and only what is like the paper's is judged.
+    Explanation metrics have rows for each source of memory samples, and only what is like the paper's is judged;
+    what is less like it than another source has the verdict that it would have had.
     memory: how the runs were trained.
     """
     if table == "cost":
@@ -42,10 +43,15 @@ def rows_of(table: str, cells: Sequence[Cell], records: Iterable[Record], memory
         return _of(cells, rows_for(table, _values(found, drawn.SUBSET)))
     values = {source: _values(found, name) for source, name in _SOURCES.items()}
     likest = {cell: _likest_source(runs) for cell, runs in found.items()}
-    judged = rows_for(table, {cell: values[source][cell] for cell, source in likest.items()})
-    verdicts = {row.cell: row.verdict for row in judged}
+    judged = _verdicts(table, {cell: values[source][cell] for cell, source in likest.items()})
+    otherwise = {cell: verdict for cell, verdict in _verdicts(table, values[WHOLE_SET]).items()
+                 if likest.get(cell) == PUBLISHED_SHARE}  # fmt: skip
     return [
-        replace(row, verdict=verdicts[row.cell]) if likest.get(row.cell) == source else row
+        replace(
+            row,
+            verdict=judged[row.cell] if likest.get(row.cell) == source else None,
+            otherwise=otherwise.get(row.cell) if source == WHOLE_SET else None,
+        )
         for source, ours in values.items()
         for row in _of(cells, rows_for(table, ours, source=source, judged=False))
         if source != PUBLISHED_SHARE or row.comparison is not None
@@ -140,6 +146,10 @@ def check_folder(folder: Path) -> None:
             pass
     except OSError as error:
         raise SaveError(f"{folder}: no table can be written there ({error}); name another folder") from error
+
+
+def _verdicts(table: str, values: Mapping[Cell, Sequence[float]]) -> dict[Cell, Verdict | None]:
+    return {row.cell: row.verdict for row in rows_for(table, values)}
 
 
 def _of(cells: Sequence[Cell], rows: Sequence[Row]) -> list[Row]:

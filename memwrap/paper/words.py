@@ -70,7 +70,7 @@ def tally(rows: Sequence[Row]) -> str:
         return "No runs of ours."
     found = [row.verdict for row in rows if row.verdict is not None]
     sizes = {row: size for row in rows if (size := noticed(row)) is not None}
-    sentences = [_counts(rows, found)]
+    sentences = [_counts(rows, found), *_otherwise(rows)]
     if sizes:
         together = f"all {found[0].cells} cells together (Holm's correction)" if found[0].cells > 1 else "one cell"
         sentences.append(f"Welch's t-test at a level of {100 * found[0].level:g} % for {together}.")
@@ -112,6 +112,24 @@ def _counts(rows: Sequence[Row], found: Sequence[Verdict]) -> str:
     return f"{'; '.join(parts if judged else parts[1:])}."
 
 
+def agreeing_otherwise(rows: Sequence[Row]) -> tuple[int, int] | None:
+    """How many cells would agree by the whole training set, of those that are judged by what is nearer to the paper's.
+
+    None if there are none of these.
+    """
+    found = [row.otherwise.word for row in rows if row.otherwise is not None and row.otherwise.word != "too few runs"]
+    return (found.count("agrees"), len(found)) if found else None
+
+
+def _otherwise(rows: Sequence[Row]) -> list[str]:
+    if (found := agreeing_otherwise(rows)) is None:
+        return []
+    return [
+        "By memories from the whole training set, of which more images were trained on here than in the paper, "
+        f"{found[0]} of {_cells(found[1])} would agree."
+    ]
+
+
 def _cells(count: int) -> str:
     return f"{count} {_verb(count, 'cell', 'cells')}"
 
@@ -122,7 +140,7 @@ def _verb(count: int, one: str, several: str) -> str:
 
 def _verdict(row: Row) -> str:
     if row.verdict is None:
-        return NOT_JUDGED
+        return NOT_JUDGED + (", would differ" if row.otherwise is not None and row.otherwise.word == "differs" else "")
     if row.verdict.word == "agrees":
         return "equal" if row.published.exact else "agrees"
     if row.verdict.word == "differs":

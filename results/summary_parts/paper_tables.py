@@ -7,9 +7,9 @@ from memwrap.paper.grid import BATCH, MEASURED, RANDOM, cells_of
 from memwrap.paper.published import published
 from memwrap.paper.published import tables as known_tables
 from memwrap.paper.records import Record
-from memwrap.paper.rendering import as_markdown
+from memwrap.paper.rendering import LARGE_DEVIATION, as_markdown
 from memwrap.paper.rows import Block, Row, blocks, once
-from memwrap.paper.words import NO_RUNS, words
+from memwrap.paper.words import NO_RUNS, agreeing_otherwise, words
 from summary_parts.markdown import markdown_table
 from summary_parts.wording import span, where
 
@@ -62,25 +62,32 @@ def _shown_table(found: Mapping[tuple[str, str], Sequence[Row]], known: Sequence
     if not (rows := found.get((SHOWN, RANDOM))):
         return []
     return [
-        f"**{tables.title_of(SHOWN)}**, ours and the paper's in brackets; **bold** where they differ by more than "
-        "chance explains (Welch's test with Holm's correction). All of this section is made by "
-        "`python results/summary.py` from the records in [results](results/README.md).",
+        f"**{tables.title_of(SHOWN)}**, mean ± standard deviation of n = {_runs_in(rows)} runs, and in brackets the "
+        "paper's of 15; **bold** where they differ by more than chance explains (Welch's test with Holm's correction). "
+        "All of this section is made by `.venv/bin/python results/summary.py` from the records in "
+        "[results](results/README.md).",
         _compact(blocks(rows)[0]),
         tables.caption_of(_runs_of(SHOWN, RANDOM, known)),
     ]
 
 
+def _runs_in(rows: Sequence[Row]) -> str:
+    return span(row.comparison.runs for row in rows if row.comparison is not None)
+
+
 def _compact(block: Block) -> str:
-    """A cell as "67.50 ± 2.94 (66.93), n = 5"."""
+    """A cell as "61.28 ± 19.16 (72.59 ± 4.00)"."""
     lines = [[line.first, line.second, *map(_compact_cell, line.rows)] for line in block.lines]
     return markdown_table([*block.heads, *block.columns], lines)
 
 
 def _compact_cell(row: Row | None) -> str:
+    """With the median, where a few runs that failed move the mean."""
     if row is None or row.comparison is None:
         return "" if row is None else NO_RUNS
-    said = words(row)
-    text = f"{said.ours} ({said.paper.split(' ')[0]}), n = {row.comparison.runs}"
+    said, deviation = words(row), row.comparison.deviation
+    median = f", median {said.median}" if deviation is not None and deviation >= LARGE_DEVIATION else ""
+    text = f"{said.ours}{median} ({said.paper})"
     return f"**{text}**" if said.kind == "differs" else text
 
 
@@ -94,6 +101,13 @@ def _all_tables(found: Mapping[tuple[str, str], Sequence[Row]], known: Sequence[
         about += (
             f" {len(runs)} runs on {where(runs)}; n: runs in a cell. Standard, without a memory, is in both columns."
         )
+    if any(agreeing_otherwise(rows) for rows in found.values()):
+        about += (
+            " Explanations are judged with memories of which as small a share was trained on as in the paper, whose "
+            "training sets had more images; with memories from all of ours, it is as said in brackets."
+        )
+    if absent := [table for table in known_tables() if table != "cost" and not any(table == made for made, _ in found)]:
+        about += f" Not run: {', '.join(absent)}."
     lines = []
     for table in once(table for table, _ in found):
         told = [_outcome(table, way, found[table, way]) if (table, way) in found else "" for way in (RANDOM, BATCH)]
@@ -107,8 +121,12 @@ def _outcome(table: str, way: str, rows: Sequence[Row]) -> str:
     said = [words(row).kind for row in judged]
     agreeing, differing, open_ = (said.count(kind) for kind in ("agrees", "differs", "open"))
     parts = [f"[{agreeing} of {agreeing + differing} agree](results/{_file_of(table, way)})"]
+    if otherwise := agreeing_otherwise(rows):
+        parts[0] += f" ({otherwise[0]} of {otherwise[1]})"
     if open_:
         parts.append(f"{open_} cannot be judged")
+    if missing := len({row.cell for row in rows} - {row.cell for row in rows if row.comparison is not None}):
+        parts.append(f"{missing} not run")
     if measured := [comparison.runs for row, comparison in judged.items() if row.cell.metric in MEASURED]:
         parts.append(f"n = {span(measured)}")
     return ", ".join(parts)

@@ -12,7 +12,7 @@ from memwrap.paper.published import Cell, published
 from memwrap.paper.records import SHARE, Images, Record, Seconds
 from memwrap.paper.rows import PUBLISHED_SHARE, SUBSET, WHOLE_SET, Row
 from memwrap.paper.tables import caption_of, counted, rows_of, title_of, write
-from memwrap.paper.words import tally
+from memwrap.paper.words import tally, words
 from tests.paper.recorded import ORIGIN, TASK, drawn, failed, recorded, tasks_of
 
 CELL = Cell("accuracy", "svhn", 1000, "mobilenet_v2", "memory_wrap", 100)
@@ -107,6 +107,25 @@ def test_memories_like_the_paper_s_are_judged() -> None:
     assert whole.verdict is None
 
     assert share.verdict.cells == 12
+    assert whole.otherwise is not None
+    assert whole.otherwise.cells == 12
+    assert share.otherwise is None
+    assert at(rows, cell, SUBSET).otherwise is None
+
+
+def test_a_source_that_is_not_judged_tells_what_it_would_be() -> None:
+    records = [recorded(replace(TASK, seed=seed)) for seed in range(3)]
+    for place, record in enumerate(records):
+        near, far = 0.84 + place / 100, 0.94 + place / 100  # the paper has 84.26
+        record.metrics["drawn"] |= {SHARE: drawn(0.5, near, 0.5), "whole_training_set": drawn(0.5, far, 0.5)}
+    cell, cells = replace(CELL, metric="explanation_accuracy"), cells_of("explanations")
+    rows = rows_of("explanations", cells, records)
+    share, whole = at(rows, cell, PUBLISHED_SHARE), at(rows, cell, WHOLE_SET)
+    assert share.verdict is not None
+    assert share.verdict.word == "agrees"
+    assert words(whole).verdict == "not judged, would differ"
+    assert words(at(rows, cell, SUBSET)).verdict == "not judged"
+    assert "than in the paper, 0 of 1 cell would agree." in tally(rows)
 
 
 def test_each_cell_is_judged_by_what_is_likest_to_the_paper_s() -> None:
@@ -205,7 +224,7 @@ def test_a_caption_tells_where_when_and_by_what() -> None:
         recorded(replace(TASK, seed=1), origin=replace(later, side_by_side=15), seconds=Seconds(0.0, 0.0)),
     ]
     caption = caption_of(records, [failed(replace(TASK, seed=9))])
-    for words in (
+    for told in (
         "3 runs on cpu, NVIDIA H200, 2026-11-16 to 2026-11-18, 2.2 hours together, in fp32.",
         "memwrap 0.1.0, torch 2.11",
         "torch 2.11 with CUDA 13.0",
@@ -214,7 +233,7 @@ def test_a_caption_tells_where_when_and_by_what() -> None:
         "Images: svhn (73,257 for training, 26,032 for the test).",
         "1 run failed and is not counted: svhn-1000-mobilenet_v2-memory_wrap-100-random-seed9.",
     ):
-        assert words in caption
+        assert told in caption
     assert caption_of([]) == ""
 
 
