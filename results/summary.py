@@ -29,6 +29,8 @@ def main() -> int:
         stale = [path for path, content in wanted.items() if not path.exists() or path.read_text("utf-8") != content]
         for path in [*stale, *too_many]:
             print(f"{path.relative_to(HERE.parent)}: is not what the records give; run python results/summary.py")
+        if not stale and not too_many:
+            print(f"{len(wanted)} files are what the records give")
         return bool(stale or too_many)
     for path, content in wanted.items():
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -19,6 +19,7 @@ from memwrap.training.side_by_side import SideBySide
 
 STEPS, WHOLE = "steps", "training"  # parts
 PUBLISHED = "published loop"
+ARITHMETIC = "published, arithmetic alone"
 LOOP = "our loop"
 ENDLESS = 1_000_000  # epochs, of which a few steps are taken
 CAPTURED = Cudnn(benchmark=True)  # as SideBySide itself has it while it captures its step
@@ -130,7 +131,7 @@ def _published_steps(stand: Stand, encoder: str) -> list[Contestant]:
             loop.step(*ready)
 
     facts = {**facts, "data": f"one batch, on {stand.device.type}"}
-    found.append(Contestant("published, arithmetic alone", arithmetic, count, cudnn=published_loop.CUDNN, facts=facts))
+    found.append(Contestant(ARITHMETIC, arithmetic, count, cudnn=published_loop.CUDNN, facts=facts))
     return found
 
 

@@ -18,6 +18,7 @@ from memwrap.cli.signals import stop_on_signals
 from memwrap.cli.terminal import aligned, device_named, errors, plain_console, warn
 from memwrap.cli.watch import STEP_SECONDS, duration
 from memwrap.data.labelled import DataSet
+from memwrap.data.published import CLASS_NAMES
 from memwrap.data.sources import PUBLISHED
 from memwrap.errors import DataError, RunError, SettingsError, TrainingError
 from memwrap.inference import encode_all
@@ -216,12 +217,23 @@ def _opener(stand_ins: dict[str, str], reading: Reading) -> Callable[[str], Data
                     f"{stand_ins[name]}: has no test images of its own, which a table of {name} is of; give a folder "
                     "or zip with train and test in it"
                 )
+            _refuse_another(name, stand_ins[name], data)
             test, classes = len(data.test), len(data.classes)
             other = "" if classes == CLASSES else f", which has {CLASSES} classes and not {classes}"
             warn(f"{stand_ins[name]}, {len(data.train):,} and {test:,} images, stands for the published {name}{other}")
         return data
 
     return opened
+
+
+def _refuse_another(name: str, source: str, data: DataSet) -> None:
+    """A DataError if images that are to stand for a data set are those of another, by the names of their classes."""
+    of_these_classes = [other for other, classes in CLASS_NAMES.items() if classes == data.classes]
+    if of_these_classes and name not in of_these_classes:
+        raise DataError(
+            f"{source}: has the classes {', '.join(data.classes)}, as {' and '.join(of_these_classes)} have; "
+            f"for {name} expected other images, with classes such as {', '.join(CLASS_NAMES[name])}"
+        )
 
 
 def _foretell(table: str, tasks: Sequence[Task], known: Records, means: Means) -> None:

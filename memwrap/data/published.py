@@ -25,6 +25,7 @@ Arrays = tuple[Tensor, Tensor]  # pixels uint8 (N, C, H, W), labels int64 (N,), 
 DIGITS = tuple("0123456789")
 CINIC10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 CINIC10_IMAGES = 90_000  # in each of its splits
+CLASS_NAMES = {"svhn": DIGITS, "cifar10": CINIC10, "cinic10": CINIC10}
 
 _T = TypeVar("_T")
 

@@ -78,12 +78,12 @@ _TABLES = {
     "explanations": About("Explanation accuracy, %"),
     "counterfactuals": About(
         "Accuracy where the strongest memory sample is a counterfactual, %",
-        ("The head of the paper's second table, in its appendix, says explanation accuracy; its caption says this.",),
+        ("One of the paper's two tables of this is headed 'explanation accuracy'; its caption says what it is.",),
     ),
     "parameters": About("Number of parameters"),
     "memory-size": About(
         "Impact of the memory's size on reduced SVHN: accuracy, %",
-        ("The head of the paper's column of memory sizes says samples.",),
+        ("The paper heads the column of memory sizes 'samples'.",),
     ),
     "cost": About("Computational cost"),
 }

@@ -14,6 +14,7 @@ import torch
 from memwrap.cli import reproduce as command
 from memwrap.cli.reproduce import aligned, means_for, seeds_named
 from memwrap.data.labelled import DataSet
+from memwrap.data.published import CLASS_NAMES
 from memwrap.errors import DivergedError, SettingsError
 from memwrap.paper.published import Cell, Published
 from memwrap.paper.records import adding_to, append, read
@@ -410,6 +411,16 @@ def test_images_that_have_no_test_images_are_refused(small: str, out: Path, tmp_
     photos(tmp_path / "flat", count=20, seed=1)
     message = fails(3, "reproduce", "svhn-reduced", "--seeds", 1, "--out", out, f"--images=svhn={tmp_path / 'flat'}")
     assert f"{tmp_path / 'flat'}: has no test images of its own" in message
+
+
+def test_images_of_another_data_set_are_refused(small: str, out: Path, tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        photos(tmp_path / "cifar10" / split, CLASS_NAMES["cifar10"], count=4, seed=1)
+    flags = ("reproduce", "svhn-reduced", "--seeds", 1, "--out", out)
+    message = fails(3, *flags, f"--images=svhn={tmp_path / 'cifar10'}")
+    assert "has the classes airplane, " in message
+    assert "as cifar10 and cinic10 have; for svhn expected other images, with classes such as 0, 1, 2" in message
+    assert not out.exists()
 
 
 def test_another_number_of_classes_than_the_papers_is_said(small: str, out: Path) -> None:
