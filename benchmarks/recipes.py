@@ -1,8 +1,11 @@
-"""What a recipe reaches on a data set: several seeds of each variant, trained side by side through the command line.
+"""What a recipe reaches on a data set: several seeds of each variant.
 
     python benchmarks/recipes.py svhn.zip --recipe svhn --encoder mobilenet_v2 --seeds 5 --jobs 10 --record found.jsonl
+    python benchmarks/recipes.py svhn.zip --seeds 5 --side-by-side --record found.jsonl
 
-Each run leaves one line of JSON: settings, where it was run, all scores. The table at the end is made from these lines.
+Through the command line, in so many processes; or, with --side-by-side, all seeds of a variant at once on a GPU, as
+`memwrap reproduce` trains them. Each run leaves one line of JSON: settings, where it was run, all scores. The table at
+the end is made from these lines.
 """
 
 import argparse
@@ -10,33 +13,87 @@ import json
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import torch
+
 from memwrap.metrics import mean_and_spread
-from memwrap.settings import VARIANTS
+from memwrap.recipes import recipe
+from memwrap.runs.data import data_for
+from memwrap.runs.evaluation import evaluate_run
+from memwrap.runs.training import begin
+from memwrap.settings import VARIANTS, with_changes
+from memwrap.training.side_by_side import SideBySide
 
 
-def train(folder: Path, data: str, recipe: str, encoder: str, samples: int, variant: str, seed: int) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Asked:
+    data: str
+    recipe: str
+    encoder: str
+    samples: int
+
+    def line(self, variant: str, seed: int) -> dict[str, Any]:
+        """What a run's line begins with."""
+        asked = {"data": Path(self.data).name, "recipe": self.recipe, "encoder": self.encoder, "samples": self.samples}
+        return asked | {"variant": variant, "seed": seed}
+
+
+def train(asked: Asked, folder: Path, variant: str, seed: int) -> dict[str, Any]:
     """One run's line; if it fails, the error is in it."""
-    out = folder / f"{variant}-{seed}"
-    command = [sys.executable, "-m", "memwrap", "train", data, "--out", str(out), "--recipe", recipe, "--json"]
-    command += ["--encoder", encoder, "--samples", str(samples), "--variant", variant, "--seed", str(seed)]
+    out, line = folder / f"{variant}-{seed}", asked.line(variant, seed)
+    command = [sys.executable, "-m", "memwrap", "train", asked.data, "--out", str(out), "--recipe", asked.recipe]
+    command += ["--json", "--encoder", asked.encoder, "--samples", str(asked.samples)]
+    command += ["--variant", variant, "--seed", str(seed)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    line = {"data": Path(data).name, "recipe": recipe, "encoder": encoder, "samples": samples}
-    line |= {"variant": variant, "seed": seed}
     if done.returncode != 0:
         return line | {"error": done.stderr[-500:]}
-    result, run = json.loads(done.stdout), json.loads((out / "run.json").read_text())
-    scores = {
-        key: value
-        for key, value in result["evaluation"].items()
-        if key in ("images", "standard", "remembered", "drawn")
-    }
+    result = json.loads(done.stdout)
+    return line | ending(out, result["seconds"], result["evaluation"])
+
+
+def ending(out: Path, seconds: float, evaluation: dict[str, Any]) -> dict[str, Any]:
+    """What a run's line ends with."""
+    run = json.loads((out / "run.json").read_text())
+    scores = {key: value for key, value in evaluation.items() if key in ("images", "standard", "remembered", "drawn")}
     made = {name: run[name] for name in ("settings", "versions", "device", "created")}
-    return line | {"seconds": result["seconds"]} | made | {"scores": scores}
+    return {"seconds": seconds, **made, "scores": scores}
+
+
+def in_processes(asked: Asked, folder: Path, variants: list[str], seeds: range, jobs: int) -> Iterator[dict[str, Any]]:
+    with ThreadPoolExecutor(jobs) as pool:
+        futures = [pool.submit(train, asked, folder, variant, seed) for seed in seeds for variant in variants]
+        for future in futures:
+            yield future.result()
+
+
+def side_by_side(asked: Asked, folder: Path, variants: list[str], seeds: range) -> Iterator[dict[str, Any]]:
+    """All seeds of a variant at once; a run's seconds are its share of the time that they took."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    chosen = recipe(asked.recipe)
+    data = data_for(asked.data, chosen)
+    for variant in variants:
+        begun, runs = time.monotonic(), []
+        for seed in seeds:
+            changes = {"encoder": asked.encoder, "samples": asked.samples, "variant": variant, "seed": seed}
+            settings = with_changes(chosen, changes, "benchmarks/recipes.py")
+            runs.append(begin(folder / f"{variant}-{seed}", data, settings, asked.recipe, device))
+        failures = SideBySide().train([run.trainer for run in runs])
+        seconds = (time.monotonic() - begun) / len(runs)
+        for seed, run, failure in zip(seeds, runs, failures, strict=True):
+            if failure is not None:
+                yield asked.line(variant, seed) | {"error": str(failure)}
+                continue
+            run.save()
+            run.go_on()  # no step is left: the model remembers its memory
+            evaluation = evaluate_run(run.run, run.model, data, None, "test")
+            yield asked.line(variant, seed) | ending(run.run.path, seconds, evaluation)
 
 
 def score(line: dict[str, Any], *path: str) -> float | None:
@@ -85,18 +142,21 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=1000)
     parser.add_argument("--variants", default=",".join(VARIANTS))
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--jobs", type=int, default=1, help="runs at the same time")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at the same time, each in a process")
+    parser.add_argument("--side-by-side", action="store_true", help="all seeds of a variant at once, on a GPU")
     parser.add_argument("--record", type=Path, required=True)
     given = parser.parse_args()
-    lines = []
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(given.jobs) as pool:
-        futures = [
-            pool.submit(train, Path(folder), given.data, given.recipe, given.encoder, given.samples, variant, seed)
-            for seed in range(given.seeds)
-            for variant in given.variants.split(",")
-        ]
-        for future in futures:
-            lines.append(future.result())
+    asked, lines = Asked(given.data, given.recipe, given.encoder, given.samples), []
+    variants, seeds = given.variants.split(","), range(given.seeds)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        found = (
+            side_by_side(asked, folder, variants, seeds)
+            if given.side_by_side
+            else in_processes(asked, folder, variants, seeds, given.jobs)
+        )
+        for line in found:
+            lines.append(line)
             with given.record.open("a") as file:
                 file.write(json.dumps(lines[-1]) + "\n")
             if "error" in lines[-1]:

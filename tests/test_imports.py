@@ -13,6 +13,7 @@ PACKAGE = Path(memwrap.__file__).parent
 ROOMS = [
     "errors",
     "version",
+    "durations",
     "seeds",
     "locks",
     "metrics.checks",

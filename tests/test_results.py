@@ -149,6 +149,14 @@ def test_a_mean_that_says_little_has_its_median(quick: ModuleType, tmp_path: Pat
     assert "| 53.33 ± 37.86, median 70.00 (20.63 ± 2.85) |" in section(quick, tmp_path)
 
 
+def test_cells_of_other_numbers_of_runs_say_so(quick: ModuleType, tmp_path: Path) -> None:
+    keep(tmp_path, [*runs_of([0.2, 0.21], RANDOM, variant="standard"), *runs_of([0.44, 0.45, 0.46], RANDOM)])
+    readme = section(quick, tmp_path)
+    assert "of n = 2 to 3 runs" in readme
+    assert "| 20.50 ± 0.71 (20.63 ± 2.85), n = 2 |" in readme
+    assert "| 45.00 ± 1.00 (45.31 ± 8.19), n = 3 |" in readme
+
+
 def test_what_explanations_are_judged_by_is_told(summary: ModuleType, tmp_path: Path) -> None:
     """By the whole training set their accuracy is 80; with the paper's share it is what the paper has."""
     likest = [drawn(0.5, accuracy, 0.5) for accuracy in (0.69, 0.70, 0.71)]

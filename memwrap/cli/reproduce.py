@@ -16,10 +16,11 @@ from memwrap.cli.failures import INTERRUPTED
 from memwrap.cli.reading import Reading
 from memwrap.cli.signals import stop_on_signals
 from memwrap.cli.terminal import aligned, device_named, errors, plain_console, warn
-from memwrap.cli.watch import STEP_SECONDS, duration
+from memwrap.cli.watch import STEP_SECONDS
 from memwrap.data.labelled import DataSet
 from memwrap.data.published import CLASS_NAMES
 from memwrap.data.sources import PUBLISHED
+from memwrap.durations import duration
 from memwrap.errors import DataError, RunError, SettingsError, TrainingError
 from memwrap.inference import encode_all
 from memwrap.paper.costs import Estimate, estimate

@@ -15,9 +15,10 @@ from memwrap.cli.failures import INTERRUPTED
 from memwrap.cli.reading import Reading
 from memwrap.cli.signals import stop_on_signals
 from memwrap.cli.terminal import device_named, errors, print_json, warn
-from memwrap.cli.watch import BarWatcher, LineWatcher, TensorBoardWatcher, curve_writer, duration, training_bar
+from memwrap.cli.watch import BarWatcher, LineWatcher, TensorBoardWatcher, curve_writer, training_bar
 from memwrap.data.labelled import DataSet
 from memwrap.data.sources import PUBLISHED
+from memwrap.durations import duration
 from memwrap.encoders.registry import TIMM, timm_facts
 from memwrap.errors import DataError, DivergedError, SettingsError
 from memwrap.recipes import DEFAULT, RECIPES

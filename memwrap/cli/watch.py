@@ -20,6 +20,7 @@ from rich.progress import (
 from rich.table import Column
 
 from memwrap.cli.signals import interrupt_if_asked
+from memwrap.durations import duration
 from memwrap.errors import SettingsError
 from memwrap.training.loop import Moment
 
@@ -148,14 +149,3 @@ def reading_bars(console: Console) -> Callable[[str], AbstractContextManager[Cal
             yield update
 
     return bar
-
-
-def duration(seconds: float) -> str:
-    """As people say it: 45 s, 3 min 20 s, 2 h 5 min."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    minutes, rest = divmod(whole, 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s"
-    return f"{minutes // 60} h {minutes % 60} min"

@@ -12,10 +12,7 @@ from memwrap.errors import InputError
 from memwrap.paper.published import about
 from memwrap.paper.rows import Block, Row, blocks
 from memwrap.paper.verdict import POWER
-from memwrap.paper.words import legend, noticed, numbered_notes, source_words, tally, words
-
-# From so many points of deviation on, Markdown shows our median, too: a few seeds that failed move the mean.
-LARGE_DEVIATION = 3.0
+from memwrap.paper.words import legend, noticed, numbered_notes, scatters, source_words, tally, words
 
 NOTICED = f"Would notice: so far apart, true means would have been told apart {100 * POWER:.0f} % of the time."
 ABSENT = "–"  # no such number in the paper, none asked for, or no runs with memories of that source
@@ -94,8 +91,7 @@ def _markdown_cell(row: Row | None, marks: Mapping[str, int]) -> str:
         return ABSENT
     said, mark = words(row), f"<sup>{marks[row.note]}</sup>" if row.note else ""
     lines = [said.ours if said.kind == "missing" else f"**{said.ours}** {said.runs}".rstrip()]
-    deviation = None if row.comparison is None else row.comparison.deviation
-    if said.median and deviation is not None and deviation >= LARGE_DEVIATION:
+    if scatters(row):
         lines.append(f"median {said.median}")
     lines.append(f"paper {said.paper}{mark}")
     if said.kind != "missing":

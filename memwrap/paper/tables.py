@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from memwrap import encoders, store
+from memwrap.durations import duration
 from memwrap.errors import DataError, SaveError, SettingsError
 from memwrap.paper.grid import BATCH, MEASURED, RANDOM, task_for
 from memwrap.paper.picture import picture
@@ -109,7 +110,7 @@ def caption_of(records: Sequence[Record], failures: Sequence[Failure] = (), pass
     parts = [
         f"{many} on {_all(each.origin.device for each in records)}, {dates[0]}"
         + (f" to {dates[-1]}" if dates[-1] != dates[0] else "")
-        + f", {_lasting(seconds)} together, in {_all(each.settings.precision for each in records)}.",
+        + f", {duration(seconds)} together, in {_all(each.settings.precision for each in records)}.",
         f"Made by {_all(versions)}" + (f", commit {_all(commits)}" if commits else "") + ".",
         f"Engine: {_engines(records)}.",
         f"Images: {_all(_images(each) for each in records)}.",
@@ -183,12 +184,6 @@ def _torch(record: Record) -> str:
     versions = record.origin.versions
     cuda = f" with CUDA {versions['cuda']}" if "cuda" in versions and record.origin.device != "cpu" else ""
     return f"torch {versions.get('torch', '?')}{cuda}"
-
-
-def _lasting(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} seconds"
-    return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"
 
 
 def _engines(records: Iterable[Record]) -> str:

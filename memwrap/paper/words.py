@@ -11,6 +11,8 @@ SOURCES = {
     WHOLE_SET: "Memory drawn from the whole training set",
     SUBSET: "Memory drawn from the training subset",
 }
+# From so many points of deviation on, a median tells more than a mean: a few seeds that failed move that.
+LARGE_DEVIATION = 3.0
 NO_RUNS = "no runs"
 NOT_JUDGED = "not judged"
 
@@ -52,6 +54,17 @@ def noticed(row: Row) -> float | None:
     if row.comparison is None or row.verdict is None or row.verdict.cell_level is None:
         return None
     return row.comparison.noticeable(row.verdict.cell_level)
+
+
+def scatters(row: Row) -> bool:
+    """Whether our runs are so far from each other that their median should stand beside the mean."""
+    deviation = None if row.comparison is None else row.comparison.deviation
+    return not row.published.exact and deviation is not None and deviation >= LARGE_DEVIATION
+
+
+def without_runs(rows: Sequence[Row]) -> int:
+    """How many cells have no runs of ours, whatever the source."""
+    return len({row.cell for row in rows} - {row.cell for row in rows if row.comparison is not None})
 
 
 def source_words(source: str) -> str:
@@ -106,8 +119,7 @@ def _counts(rows: Sequence[Row], found: Sequence[Verdict]) -> str:
         parts.append(f"{few if judged else _cells(few)} cannot be judged")
     if others := sum(row.comparison is not None and row.verdict is None for row in rows):
         parts.append(f"{others} of another memory source {_verb(others, 'is', 'are')} not judged")
-    known = {row.cell for row in rows if row.comparison is not None}
-    if missing := len({row.cell for row in rows} - known):
+    if missing := without_runs(rows):
         parts.append(f"{missing} {_verb(missing, 'has', 'have')} no runs of ours")
     return f"{'; '.join(parts if judged else parts[1:])}."
 

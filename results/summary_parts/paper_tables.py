@@ -7,9 +7,9 @@ from memwrap.paper.grid import BATCH, MEASURED, RANDOM, cells_of
 from memwrap.paper.published import published
 from memwrap.paper.published import tables as known_tables
 from memwrap.paper.records import Record
-from memwrap.paper.rendering import LARGE_DEVIATION, as_markdown
+from memwrap.paper.rendering import as_markdown
 from memwrap.paper.rows import Block, Row, blocks, once
-from memwrap.paper.words import NO_RUNS, agreeing_otherwise, words
+from memwrap.paper.words import NO_RUNS, agreeing_otherwise, scatters, without_runs, words
 from summary_parts.markdown import markdown_table
 from summary_parts.wording import span, where
 
@@ -76,18 +76,19 @@ def _runs_in(rows: Sequence[Row]) -> str:
 
 
 def _compact(block: Block) -> str:
-    """A cell as "61.28 ± 19.16 (72.59 ± 4.00)"."""
-    lines = [[line.first, line.second, *map(_compact_cell, line.rows)] for line in block.lines]
+    """A cell as "61.28 ± 19.16, median 72.81 (72.59 ± 4.00)", and with its n if others have another."""
+    known = [row for line in block.lines for row in line.rows if row is not None]
+    uneven = len({row.comparison.runs for row in known if row.comparison is not None}) > 1
+    lines = [[line.first, line.second, *(_compact_cell(row, uneven) for row in line.rows)] for line in block.lines]
     return markdown_table([*block.heads, *block.columns], lines)
 
 
-def _compact_cell(row: Row | None) -> str:
-    """With the median, where a few runs that failed move the mean."""
+def _compact_cell(row: Row | None, with_runs: bool) -> str:
     if row is None or row.comparison is None:
         return "" if row is None else NO_RUNS
-    said, deviation = words(row), row.comparison.deviation
-    median = f", median {said.median}" if deviation is not None and deviation >= LARGE_DEVIATION else ""
-    text = f"{said.ours}{median} ({said.paper})"
+    said = words(row)
+    median = f", median {said.median}" if scatters(row) else ""
+    text = f"{said.ours}{median} ({said.paper})" + (f", n = {row.comparison.runs}" if with_runs else "")
     return f"**{text}**" if said.kind == "differs" else text
 
 
@@ -125,7 +126,7 @@ def _outcome(table: str, way: str, rows: Sequence[Row]) -> str:
         parts[0] += f" ({otherwise[0]} of {otherwise[1]})"
     if open_:
         parts.append(f"{open_} cannot be judged")
-    if missing := len({row.cell for row in rows} - {row.cell for row in rows if row.comparison is not None}):
+    if missing := without_runs(rows):
         parts.append(f"{missing} not run")
     if measured := [comparison.runs for row, comparison in judged.items() if row.cell.metric in MEASURED]:
         parts.append(f"n = {span(measured)}")

@@ -20,7 +20,8 @@ from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from memwrap.cli import watch
-from memwrap.cli.watch import BarWatcher, LineWatcher, TensorBoardWatcher, duration, reading_bars, training_bar
+from memwrap.cli.watch import BarWatcher, LineWatcher, TensorBoardWatcher, reading_bars, training_bar
+from memwrap.durations import duration
 from memwrap.errors import SettingsError
 from memwrap.training.loop import EpochMetrics, Moment
 from tests.cli import QUICK, environment, fails, photos, program, succeeds
