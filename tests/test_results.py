@@ -157,13 +157,16 @@ def test_cells_of_other_numbers_of_runs_say_so(quick: ModuleType, tmp_path: Path
     assert "| 45.00 ± 1.00 (45.31 ± 8.19), n = 3 |" in readme
 
 
-def test_what_explanations_are_judged_by_is_told(summary: ModuleType, tmp_path: Path) -> None:
+def test_what_explanations_are_judged_by_is_told(
+    summary: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By the whole training set their accuracy is 80; with the paper's share it is what the paper has."""
     likest = [drawn(0.5, accuracy, 0.5) for accuracy in (0.69, 0.70, 0.71)]
     runs = runs_of([0.5, 0.5, 0.5], RANDOM)
     for run, found, whole in zip(runs, likest, (0.79, 0.80, 0.81), strict=True):
         run.metrics["drawn"] |= {SHARE: found, "whole_training_set": drawn(0.5, whole, 0.5)}
     keep(tmp_path, runs)
+    monkeypatch.setattr(summary.paper_tables, "known_tables", lambda: ["explanations"])
     readme = section(summary, tmp_path)
     assert "Explanations are judged with memories of which as small a share was trained on as in the paper" in readme
     assert "| explanations | [1 of 1 agree](results/reproduce/explanations.md) (0 of 1), 29 not run, n = 3 |" in readme
