@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from memwrap.bench import published_loop
@@ -12,9 +13,10 @@ from memwrap.bench.record import Finding, LeftOut, row_of
 from memwrap.bench.stand import Stand, clear, images_for
 from memwrap.bench.timing import Contestant, Cudnn
 from memwrap.data.labelled import LabelledImages
+from memwrap.loading import Model
 from memwrap.model import MemoryClassifier
 from memwrap.settings import SettledSettings
-from memwrap.training.loop import Progress, Trainer
+from memwrap.training.loop import Progress, Trainer, layout_on_gpus
 from memwrap.training.side_by_side import SideBySide
 
 STEPS, WHOLE = "steps", "training"  # parts
@@ -96,7 +98,7 @@ def trainings_beside_published(stand: Stand, encoder: str) -> Iterator[Finding]:
 
     facts = {**_facts(settings, stand), "epochs": settings.epochs}
     base = Contestant(PUBLISHED, published, cudnn=published_loop.CUDNN, facts={**facts, **_published_facts(stand)})
-    others = [Contestant(LOOP, loop, facts=facts)]
+    others = [Contestant(LOOP, loop, facts={**facts, **_loop_facts(stand.model(settings), stand)})]
     if stand.has_kernels:
         count = stand.side_by_side
         facts = {**facts, "side_by_side": count}
@@ -137,8 +139,10 @@ def _published_steps(stand: Stand, encoder: str) -> list[Contestant]:
 
 def _loop_steps(stand: Stand, name: str, encoder: str, changes: Mapping[str, Any]) -> Contestant:
     settings, count = stand.settings(encoder, {**changes, "epochs": ENDLESS}), stand.amounts.steps
-    moments = Trainer(stand.model(settings), _images(stand), settings).moments()
-    return Contestant(name, lambda: _take(moments, count), count, facts=_facts(settings, stand))
+    model = stand.model(settings)
+    moments = Trainer(model, _images(stand), settings).moments()
+    facts = {**_facts(settings, stand), **_loop_facts(model, stand)}
+    return Contestant(name, lambda: _take(moments, count), count, facts=facts)
 
 
 def _captured_steps(stand: Stand, name: str, encoder: str, changes: Mapping[str, Any]) -> Contestant:
@@ -204,6 +208,11 @@ def _facts(settings: SettledSettings, stand: Stand) -> dict[str, Any]:
         "channels_last": stand.on_gpu,
         "data": f"uint8, on {stand.device.type}",
     }
+
+
+def _loop_facts(model: Model, stand: Stand) -> dict[str, Any]:
+    """What our loop has otherwise than our runs side by side."""
+    return {"channels_last": stand.on_gpu and layout_on_gpus(model.encoder) == torch.channels_last}
 
 
 def _published_facts(stand: Stand) -> dict[str, Any]:

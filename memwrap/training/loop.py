@@ -89,7 +89,7 @@ class Trainer:
         self.device = model.reference.device
         self.precision = torch.bfloat16 if precision_on(self.device, settings.precision) == BF16 else torch.float32
         if self.device.type == "cuda":
-            model.to(memory_format=torch.channels_last)  # the layout that its convolutions are quickest in
+            model.to(memory_format=layout_on_gpus(model.encoder))
         if settings.freeze:
             model.encoder.requires_grad_(False)
         self.optimizer = optimizer_for(model, settings)
@@ -206,6 +206,19 @@ def set_training_mode(model: Model, frozen: bool) -> None:
     model.train()
     if frozen:
         model.encoder.eval()
+
+
+def layout_on_gpus(encoder: nn.Module) -> torch.memory_format:
+    """The layout that its convolutions are quickest in: channels_last, but for large depthwise ones.
+
+    cuDNN's depthwise convolutions in channels_last are slow when larger than 3x3: EfficientNetB0's take 25 of the 35 ms
+    that its step keeps an H200 busy for. In torch's usual layout the step takes half the time.
+    """
+    large = (
+        isinstance(module, nn.Conv2d) and module.groups == module.in_channels > 1 and max(module.kernel_size) > 3
+        for module in encoder.modules()
+    )
+    return torch.contiguous_format if any(large) else torch.channels_last
 
 
 def precision_on(device: torch.device, asked: str) -> str:

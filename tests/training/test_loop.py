@@ -15,6 +15,7 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 from torch.testing import assert_close
 
+from memwrap import encoders
 from memwrap.data.folders import read_folder
 from memwrap.data.labelled import LabelledImages
 from memwrap.data.streamed import ENOUGH_FOR_WORKERS, StreamedImages
@@ -22,7 +23,7 @@ from memwrap.errors import SettingsError, TrainingError
 from memwrap.loading import Model
 from memwrap.samplers import BalancedMemory, RandomMemory
 from memwrap.training import Trainer, augmentation, loop
-from memwrap.training.loop import EpochMetrics, Moment, Progress, optimizer_for, precision_on
+from memwrap.training.loop import EpochMetrics, Moment, Progress, layout_on_gpus, optimizer_for, precision_on
 from memwrap.training.plan import Plan
 from memwrap.training.schedule import learning_rate
 from memwrap.training.state import optimizer_tensors, restore_optimizer
@@ -381,3 +382,19 @@ def test_precision_by_device(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: able)
     assert precision_on(torch.device(device), asked) == expected
+
+
+@pytest.mark.parametrize(
+    ("encoder", "expected"),
+    [
+        ("resnet18", torch.channels_last),
+        ("mobilenet_v2", torch.channels_last),  # its depthwise convolutions are 3x3
+        ("efficientnet_b0", torch.contiguous_format),  # has such of 5x5
+    ],
+)
+def test_layout_by_depthwise_convolutions(encoder: str, expected: torch.memory_format) -> None:
+    assert layout_on_gpus(encoders.create(encoder, 10)) == expected
+
+
+def test_large_convolutions_of_all_channels_stay_in_channels_last() -> None:
+    assert layout_on_gpus(nn.Sequential(nn.Conv2d(1, 8, 7), nn.Conv2d(8, 8, 5, groups=2))) == torch.channels_last
