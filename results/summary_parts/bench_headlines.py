@@ -41,7 +41,7 @@ def paragraphs(measured: Mapping[str, BenchRecord]) -> list[str]:
     by_place: dict[str, list[str]] = {}
     for name, record in measured.items():
         by_place.setdefault(where([record]), []).append(f"[{name}](results/{file_of(name)})")
-    full = "; ".join(f"{' and '.join(links)} on {place}" for place, links in by_place.items())
+    full = "; ".join(f"{', '.join(links)} on {place}" for place, links in by_place.items())
     about = (
         "**Speed**, by `memwrap bench`: the time of one thing over that of another, the median of n rounds in which "
         "both were timed; of runs side by side, which are trained at once, one run's share. The published loop is "
@@ -93,16 +93,16 @@ def _paper_order(encoder: str) -> tuple[int, str]:
 # Which rows make a headline
 
 
-def _is_side_by_side(row: Row) -> bool:
-    return _is_step_beside_published(row) and "side_by_side" in row.facts
+def _is_side_by_side(part: str) -> Callable[[Row], bool]:
+    return lambda row: _beside_published(row, part) and "side_by_side" in row.facts
 
 
 def _is_step_of(name: str) -> Callable[[Row], bool]:
-    return lambda row: _is_step_beside_published(row) and row.name == name
+    return lambda row: _beside_published(row, training.STEPS) and row.name == name
 
 
-def _is_step_beside_published(row: Row) -> bool:
-    return row.part == training.STEPS and row.base == training.PUBLISHED
+def _beside_published(row: Row, part: str) -> bool:
+    return row.part == part and row.base == training.PUBLISHED
 
 
 def _is_step_with(way: str) -> Callable[[Row], bool]:
@@ -153,9 +153,10 @@ def _ratio_and_room(row: Row, record: BenchRecord) -> str:
 
 
 HEADLINES = (
-    Headline(_is_side_by_side, _times_as_fast),
+    Headline(_is_side_by_side(training.STEPS), _times_as_fast),
     Headline(_is_step_of(training.LOOP), _times_as_fast),
     Headline(_is_step_of(training.ARITHMETIC), _times_as_fast),
+    Headline(_is_side_by_side(training.WHOLE), _times_as_fast),
     Headline(_is_step_with(RANDOM), _ratio),
     Headline(_is_step_with(BATCH), _ratio),
     Headline(_is_read, _ratio_read_and_not),
