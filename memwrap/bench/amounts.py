@@ -16,6 +16,7 @@ class Amounts:
     images: int
     batch: int
     memory: int  # images
+    memory_sizes: tuple[int, ...]  # images, where sizes are what is compared
     steps: int  # of a loop in a turn
     captured_steps: int  # of runs side by side in a turn
     epochs: int  # of a whole training
@@ -35,6 +36,7 @@ CUDA = Amounts(
     images=1000,
     batch=128,
     memory=100,
+    memory_sizes=(20, 100, 300, 500),  # the paper's
     steps=10,
     captured_steps=140,  # half of what the paper takes for 1000 images
     epochs=40,
@@ -49,6 +51,7 @@ CPU = replace(
     CUDA,
     rounds=5,
     images=256,
+    memory_sizes=(20, 100),  # there must be so many images
     steps=1,
     captured_steps=1,
     epochs=2,
@@ -63,6 +66,7 @@ QUICK = replace(
     images=32,
     batch=16,
     memory=8,
+    memory_sizes=(2, 8),
     captured_steps=4,
     epochs=1,
     training_rounds=1,

@@ -17,9 +17,10 @@ from memwrap.errors import SettingsError
 from memwrap.paper.records import now, origin_of
 from memwrap.runs.training import device_name
 
-PARTS = (training.STEPS, training.WHOLE, inference.PART, attention.PART, memory.PART)
+PARTS = (training.STEPS, training.SIZES, training.WHOLE, inference.PART, attention.PART, memory.PART)
 _BY_ENCODER: dict[str, Callable[[Stand, str], Iterator[Finding]]] = {
     training.STEPS: training.measure_steps,
+    training.SIZES: training.measure_sizes,
     training.WHOLE: training.measure_trainings,
     inference.PART: inference.measure,
     memory.PART: memory.measure,

@@ -19,7 +19,7 @@ from memwrap.settings import SettledSettings
 from memwrap.training.loop import Progress, Trainer, layout_on_gpus
 from memwrap.training.side_by_side import SideBySide
 
-STEPS, WHOLE = "steps", "training"  # parts
+STEPS, SIZES, WHOLE = "steps", "sizes", "training"  # parts
 PUBLISHED = "published loop"
 ARITHMETIC = "published, arithmetic alone"
 LOOP = "our loop"
@@ -39,6 +39,13 @@ def measure_steps(stand: Stand, encoder: str) -> Iterator[Finding]:
     yield from steps_beside_standard(stand, encoder)
     if not stand.has_kernels:
         yield LeftOut(STEPS, f"{encoder}, runs side by side", "they need a GPU, and Triton")
+
+
+def measure_sizes(stand: Stand, encoder: str) -> Iterator[Finding]:
+    """One step with memories of several sizes, which the paper's second pass encodes, beside one without a memory."""
+    sizes = stand.amounts.memory_sizes
+    ways = {f"Memory Wrap, memory of {size}": {**TWO_PASSES, "memory_size": size} for size in sizes}
+    yield from _steps_beside_standard(stand, SIZES, encoder, ways)
 
 
 def measure_trainings(stand: Stand, encoder: str) -> Iterator[Finding]:
@@ -69,15 +76,19 @@ def steps_beside_published(stand: Stand, encoder: str) -> Iterator[Finding]:
 
 def steps_beside_standard(stand: Stand, encoder: str) -> Iterator[Finding]:
     """What a memory adds to a step: by the paper's second pass, and with the batch as memory."""
-    make = _captured_steps if stand.has_kernels else _loop_steps
+    ways = {"Memory Wrap, two passes": TWO_PASSES, "Memory Wrap, batch as memory": BATCH_AS_MEMORY}
+    yield from _steps_beside_standard(stand, STEPS, encoder, ways)
+
+
+def _steps_beside_standard(
+    stand: Stand, part: str, encoder: str, ways: Mapping[str, Mapping[str, Any]]
+) -> Iterator[Finding]:
+    """ways: what a memory is had by, by name."""
+    make, how = (_captured_steps, _side_by_side(stand)) if stand.has_kernels else (_loop_steps, LOOP)
     base = make(stand, "Standard", encoder, STANDARD)
-    others = [
-        make(stand, "Memory Wrap, two passes", encoder, TWO_PASSES),
-        make(stand, "Memory Wrap, batch as memory", encoder, BATCH_AS_MEMORY),
-    ]
-    subject = f"one step, {_side_by_side(stand) if stand.has_kernels else LOOP}"
+    others = [make(stand, name, encoder, way) for name, way in ways.items()]
     for compared in stand.stopwatch.compare(base, others, stand.amounts.rounds):
-        yield row_of(STEPS, subject, encoder, "step", compared)
+        yield row_of(part, f"one step, {how}", encoder, "step", compared)
 
 
 def trainings_beside_published(stand: Stand, encoder: str) -> Iterator[Finding]:

@@ -413,7 +413,9 @@ def bench(
     ] = None,
     only: Annotated[
         list[str] | None,
-        typer.Option(help="Only steps, training, inference, attention or memory; may be repeated.", show_default=False),
+        typer.Option(
+            help="Only steps, sizes, training, inference, attention or memory; may be repeated.", show_default=False
+        ),
     ] = None,
     side_by_side: Annotated[
         int, typer.Option(min=1, metavar="<int>", help="Runs that are trained at the same time on a GPU.")

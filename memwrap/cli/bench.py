@@ -25,6 +25,7 @@ HEADS = (
 ROOM_HEADS = ("peak memory", "beside it")
 TITLES = {
     "steps": "Training",
+    "sizes": "Training with memories of several sizes",
     "training": "Whole trainings",
     "inference": "Predicting",
     "attention": "Sparsemax",

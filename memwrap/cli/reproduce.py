@@ -24,7 +24,7 @@ from memwrap.durations import duration
 from memwrap.errors import DataError, RunError, SettingsError, TrainingError
 from memwrap.inference import encode_all
 from memwrap.paper.costs import Estimate, estimate
-from memwrap.paper.grid import TRAINED_WITH, Task, cells_of, tasks_for
+from memwrap.paper.grid import TRAINED_WITH, Task, cells_of, check_is_of_runs, tasks_for
 from memwrap.paper.published import Cell
 from memwrap.paper.records import Failure, Record, Records, adding_to, append, check_writable, read, score
 from memwrap.paper.rows import Block, Row, blocks
@@ -58,8 +58,7 @@ class Asked:
     memory: str
 
     def cells(self) -> list[Cell]:
-        if self.table == "cost":
-            raise SettingsError("table 'cost' is measured with a stopwatch; memwrap bench does that")
+        check_is_of_runs(self.table)
         if self.memory not in TRAINED_WITH:
             raise SettingsError(f"memory is {self.memory!r}; expected {' or '.join(TRAINED_WITH)}")
         return cells_of(self.table, self.encoders, self.samples, self.variants, self.data)

@@ -77,6 +77,12 @@ class Task:
         return self.data, samples, self.encoder, self.variant, self.memory_size, self.memory, self.seed
 
 
+def check_is_of_runs(table: str) -> None:
+    """A SettingsError for the one table that no run gives."""
+    if table == "cost":
+        raise SettingsError("table 'cost' is of times, not of runs; memwrap bench --only sizes measures them")
+
+
 def cells_of(
     table: str,
     encoders: Sequence[str] = (),

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from memwrap import encoders, store
 from memwrap.durations import duration
-from memwrap.errors import DataError, SaveError, SettingsError
-from memwrap.paper.grid import BATCH, MEASURED, RANDOM, task_for
+from memwrap.errors import DataError, SaveError
+from memwrap.paper.grid import BATCH, MEASURED, RANDOM, check_is_of_runs, task_for
 from memwrap.paper.picture import picture
 from memwrap.paper.published import Cell, about, published
 from memwrap.paper.records import SHARE, Failure, Record, score
@@ -34,8 +34,7 @@ def rows_of(table: str, cells: Sequence[Cell], records: Iterable[Record], memory
     what is less like it than another source has the verdict that it would have had.
     memory: how the runs were trained.
     """
-    if table == "cost":
-        raise SettingsError("table 'cost' is measured with a stopwatch, not by training; memwrap bench does that")
+    check_is_of_runs(table)
     found = by_cell(published(table), records, memory)
     check_one_data_set([record for some in found.values() for record in some])
     if not any(cell.metric in MEASURED for cell in cells):

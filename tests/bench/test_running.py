@@ -15,6 +15,7 @@ from memwrap.bench.running import PARTS, Asked, findings, record_of, settled
 from memwrap.bench.stand import Stand
 from memwrap.bench.timing import Spread
 from memwrap.errors import RunError, SaveError, SettingsError
+from memwrap.paper.published import published
 from tests.bench import CPU, stand
 
 ROW = Row(
@@ -44,7 +45,7 @@ def record() -> BenchRecord:
 
 def test_all_parts_are_measured_for_the_devices_usual_encoders() -> None:
     asked = settled(Asked(), CPU)
-    assert asked.parts == PARTS == ("steps", "training", "inference", "attention", "memory")
+    assert asked.parts == PARTS == ("steps", "sizes", "training", "inference", "attention", "memory")
     assert asked.encoders == CPU_ENCODERS == ("tiny",)
     assert encoders_for("cuda") == ("mobilenet_v2", "resnet18")
 
@@ -58,7 +59,10 @@ def test_parts_come_in_their_order_and_once() -> None:
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        (Asked(parts=("speed",)), "part is 'speed'; expected one of steps, training, inference, attention, memory"),
+        (
+            Asked(parts=("speed",)),
+            "part is 'speed'; expected one of steps, sizes, training, inference, attention, memory",
+        ),
         (Asked(encoders=("resnet81",)), "encoder is 'resnet81'; expected one of efficientnet_b0, .*resnet18"),
         (Asked(side_by_side=0), "side_by_side is 0"),
         (Asked(rounds=0), "rounds is 0"),
@@ -75,6 +79,7 @@ def test_a_gpu_does_the_most_and_quick_the_least() -> None:
     assert amounts_for("cuda", quick=False, rounds=99) == replace(CUDA, rounds=99)
     assert amounts_for("cpu", quick=False, rounds=None).images < CUDA.images
     assert (CUDA.batch, CUDA.memory, CUDA.inference_batch) == (128, 100, 500)  # as in the paper
+    assert CUDA.memory_sizes == tuple(dict.fromkeys(cell.memory_size for cell in published("memory-size")))
     assert CUDA.scores == ((128, 100), (500, 50_000))
     assert CUDA.memories == (100, 1_000, 10_000, 50_000, 100_000, 1_000_000)
 
@@ -94,6 +99,8 @@ def test_each_part_is_measured_for_each_encoder(monkeypatch: pytest.MonkeyPatch)
     assert found == [
         ("steps", "tiny"),
         ("steps", "small"),
+        ("sizes", "tiny"),
+        ("sizes", "small"),
         ("training", "tiny"),
         ("training", "small"),
         ("inference", "tiny"),

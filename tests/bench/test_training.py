@@ -10,6 +10,7 @@ from torch import Tensor
 from memwrap.bench import training
 from memwrap.bench.record import LeftOut, Row
 from memwrap.bench.stand import Stand, images_for
+from memwrap.samplers import RandomMemory
 from memwrap.training import side_by_side
 from tests.bench import PretendGpu, seen, stand
 
@@ -52,6 +53,26 @@ def test_on_a_gpu_runs_side_by_side_are_measured_too() -> None:
     assert names(rows["Standard, step"]) == MEMORIES
     assert names(rows["published loop, training"]) == [LOOP, SIDE_BY_SIDE]
     assert left_out == []
+
+
+@pytest.mark.parametrize(("kind", "way"), [(Stand, LOOP), (PretendGpu, SIDE_BY_SIDE)])
+def test_memories_of_several_sizes_are_drawn_for_each_step(
+    kind: type[Stand], way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: set[int] = set()
+    draw = RandomMemory.draw
+
+    def watched(self: RandomMemory, *given: Any) -> Tensor:
+        found = draw(self, *given)
+        drawn.add(len(found))
+        return found
+
+    monkeypatch.setattr(RandomMemory, "draw", watched)
+    rows = [each for each in training.measure_sizes(stand(kind, memory_sizes=(2, 5)), "tiny") if isinstance(each, Row)]
+    assert [(row.name, row.base) for row in rows] == [(f"Memory Wrap, memory of {n}", "Standard") for n in (2, 5)]
+    assert {(row.part, row.subject, row.unit) for row in rows} == {("sizes", f"one step, {way}", "step")}
+    assert [row.facts["memory_size"] for row in rows] == [2, 5]
+    assert drawn == {2, 5}
 
 
 def test_times_are_of_one_step_of_one_run() -> None:

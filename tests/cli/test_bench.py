@@ -41,7 +41,7 @@ def test_all_of_it_runs_and_is_shown(tmp_path: Path) -> None:
     assert "measuring steps, tiny ..." in result.err
     record = read(tmp_path / "bench.json")
     assert record.complete
-    assert {row.part for row in record.rows} == {"steps", "training", "inference", "attention", "memory"}
+    assert {row.part for row in record.rows} == {"steps", "sizes", "training", "inference", "attention", "memory"}
     assert record.asked["quick"] is True
 
 

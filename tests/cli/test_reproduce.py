@@ -290,7 +290,7 @@ def test_a_dry_run_of_what_needs_no_runs(tmp_path: Path) -> None:
     ("flags", "message"),
     [
         (("mnist",), "table 'mnist' is not known; known are svhn-reduced"),
-        (("cost",), "table 'cost' is measured with a stopwatch; memwrap bench does that"),
+        (("cost",), "table 'cost' is of times, not of runs; memwrap bench --only sizes measures them"),
         (("full", "--seeds", "0"), "seeds is '0'; expected how many, as 5, or from which to which, as 5-9"),
         (("full", "--seeds", "9-5"), "seeds is '9-5'"),
         (("full", "--dry-run", "--from-records"), "give one of them"),

@@ -211,7 +211,7 @@ def test_parameters_are_counted_to_the_last_digit() -> None:
 
 
 def test_cost_is_measured_elsewhere() -> None:
-    with pytest.raises(SettingsError, match="memwrap bench"):
+    with pytest.raises(SettingsError, match="memwrap bench --only sizes"):
         rows_of("cost", cells_of("cost"), [])
 
 
