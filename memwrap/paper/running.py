@@ -14,7 +14,7 @@ import torch
 
 from memwrap.data.labelled import DataSet, HeldImages, LabelledImages
 from memwrap.data.sources import PUBLISHED
-from memwrap.errors import DataError, DivergedError, MemwrapError, NonFiniteError, TrainingError, brief
+from memwrap.errors import DataError, DivergedError, MemwrapError, NonFiniteError, brief
 from memwrap.fingerprint import fingerprint
 from memwrap.inference import encode_all
 from memwrap.loading import Model
@@ -27,9 +27,6 @@ from memwrap.runs.splits import Splits, split
 from memwrap.runs.training import device_name, new_training
 from memwrap.settings import Settings, SettledSettings
 from memwrap.training.loop import Trainer
-
-# What ends a run, but not the others: a loss that diverged, too little memory, a kernel or a disk that fails.
-DEATHS = (TrainingError, NonFiniteError, MemoryError, RuntimeError, OSError)
 
 
 class Engine(Protocol):
@@ -265,7 +262,7 @@ def _trained(
         runs = [prepared(task, data, means.settings_for(task), means.device) for task in group]
         failures = means.engine.train([run.trainer for run in runs], steps, stop)
         _wait(means.device)
-    except DEATHS as error:
+    except Exception as error:  # whatever it is, as compilers and drivers have errors of their own kinds: others go on
         return _reason(error)
     return _Trained(list(zip(runs, failures, strict=True)), (time.monotonic() - begun) / len(runs))
 
@@ -277,7 +274,7 @@ def _judged(run: Prepared, seconds: float, means: Means, origin: Origin) -> Reco
         metrics = metrics_of(run.model, run.data, run.splits, run.settings, published_images, means.encode)
     except NonFiniteError as error:
         return Failure(run.task, _reason(run.trainer.diverged(str(error))), origin, records.now())
-    except DEATHS as error:
+    except Exception as error:
         return Failure(run.task, _reason(error), origin, records.now())
     data = run.data
     images = records.Images(_source(data), data.fingerprint, len(data.train), metrics["images"])
