@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from memwrap.attention import sparsemax
-from memwrap.bench.packages import MissingPackageError, imported
+from memwrap.bench.packages import MissingPackageError, taken_from
 from memwrap.bench.record import Finding, LeftOut, row_of
 from memwrap.bench.stand import Stand, clear
 from memwrap.bench.timing import Contestant
@@ -22,7 +22,7 @@ Sparsemax = Callable[[Tensor], Tensor]
 def measure(stand: Stand) -> Iterator[Finding]:
     """Forward alone, and forward with backward, for few scores and for many."""
     try:
-        theirs: Sparsemax = imported(PACKAGE).sparsemax
+        theirs: Sparsemax = taken_from(PACKAGE, "sparsemax")
     except MissingPackageError as error:
         yield LeftOut(PART, f"sparsemax beside {PACKAGE}'s", str(error))
         return

@@ -2,7 +2,7 @@
 
 import importlib
 from importlib.metadata import PackageNotFoundError, version
-from types import ModuleType
+from typing import Any
 
 from memwrap.errors import MemwrapError, brief
 
@@ -10,15 +10,17 @@ COMPARED_WITH = ("memorywrap", "entmax")
 
 
 class MissingPackageError(MemwrapError):
-    """A package that is compared with is not there."""
+    """A package that is compared with is not there, or is broken."""
 
 
-def imported(name: str) -> ModuleType:
-    """The package, or a MissingPackageError that says what to do."""
+def taken_from(package: str, name: str) -> Any:
+    """Something that a package has, or a MissingPackageError that says what to do."""
     try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise MissingPackageError(f"{name} cannot be imported ({brief(error)}); pip install {name}") from error
+        return getattr(importlib.import_module(package), name)
+    except Exception as error:  # a package that is broken may raise anything, and the rest is measured all the same
+        raise MissingPackageError(
+            f"{name} cannot be had from {package} ({brief(error)}); pip install {package}"
+        ) from error
 
 
 def versions_of_others() -> dict[str, str]:

@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 
-from memwrap.bench.packages import imported
+from memwrap.bench.packages import taken_from
 from memwrap.bench.timing import Cudnn
 from memwrap.data.labelled import LabelledImages
 from memwrap.model import MemoryClassifier
@@ -62,9 +62,14 @@ class PublishedModel(nn.Module):
         return logits
 
 
+def published_layer() -> Any:
+    """The published layer's class; a MissingPackageError if it is not there."""
+    return taken_from(PACKAGE, "MemoryWrapLayer")
+
+
 def published_model(model: MemoryClassifier) -> PublishedModel:
     """The same weights around the published layer; a MissingPackageError if it is not there."""
-    layer = imported(PACKAGE).MemoryWrapLayer(model.in_features, model.layer.num_classes)
+    layer = published_layer()(model.in_features, model.layer.num_classes)
     first, second = model.layer.head.first, model.layer.head.second
     layer.classifier.fc1.load_state_dict(first.state_dict())
     assert second is not None  # as the paper's head has two layers

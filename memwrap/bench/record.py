@@ -1,7 +1,7 @@
 """What was measured, as a file from which tables can be made later."""
 
 import json
-from collections.abc import Mapping
+import math
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from memwrap.bench.timing import Compared, Spread
 from memwrap.errors import RunError, SaveError, brief
 from memwrap.paper.records import Origin
 from memwrap.store import write_file
+from memwrap.stored import built
 from memwrap.version import __version__
 
 FORMAT = "memwrap bench"
@@ -102,16 +103,13 @@ def from_json(stored: Any) -> BenchRecord:
         raise ValueError(
             f"it has format version {stored.get('format_version')!r}; memwrap {__version__} reads {FORMAT_VERSION}"
         )
-    values = {each.name: stored[each.name] for each in fields(BenchRecord)}
-    values["origin"] = Origin(**values["origin"])
-    values["rows"] = tuple(_row(each) for each in values["rows"])
-    values["left_out"] = tuple(LeftOut(**each) for each in values["left_out"])
-    return BenchRecord(**values)
-
-
-def _row(stored: Mapping[str, Any]) -> Row:
-    spreads = {name: Spread(**stored[name]) for name in ("seconds", "base_seconds", "ratio")}
-    return Row(**{**stored, **spreads})
+    record = built(BenchRecord, {"record": {each.name: stored[each.name] for each in fields(BenchRecord)}}, "record")
+    json.dumps(stored, ensure_ascii=False).encode()  # escapes may hold what is no text, and could be in no table
+    for place, row in enumerate(record.rows):
+        numbers = [value for spread in (row.seconds, row.base_seconds, row.ratio) for value in asdict(spread).values()]
+        if not all(0 < value < math.inf for value in numbers) or row.rounds < 1:
+            raise ValueError(f"row {place} has a time, a ratio or a number of rounds that is not above zero")
+    return record
 
 
 def write(path: Path, record: BenchRecord) -> None:

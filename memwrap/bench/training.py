@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from memwrap.bench import published_loop
-from memwrap.bench.packages import MissingPackageError, imported
-from memwrap.bench.published_loop import PublishedLoop, published_model
+from memwrap.bench.packages import MissingPackageError
+from memwrap.bench.published_loop import PublishedLoop, published_layer, published_model
 from memwrap.bench.record import Finding, LeftOut, row_of
 from memwrap.bench.stand import Stand, clear, images_for
 from memwrap.bench.timing import Contestant, Cudnn
@@ -65,7 +65,7 @@ def _if_published(
 
 def steps_beside_published(stand: Stand, encoder: str) -> Iterator[Finding]:
     """A step end to end, from pixels in memory to new weights."""
-    imported(published_loop.PACKAGE)  # before anything is built
+    published_layer()  # before anything is built
     base, *others = _published_steps(stand, encoder)
     others.append(_loop_steps(stand, LOOP, encoder, TWO_PASSES))
     if stand.has_kernels:
@@ -93,7 +93,7 @@ def _steps_beside_standard(
 
 def trainings_beside_published(stand: Stand, encoder: str) -> Iterator[Finding]:
     """A training from new weights to the last step, building and capturing included, evaluation not."""
-    imported(published_loop.PACKAGE)
+    published_layer()
     settings, data = stand.settings(encoder, {**TWO_PASSES, "epochs": stand.amounts.epochs}), _images(stand)
 
     def published() -> None:

@@ -4,41 +4,20 @@ from pathlib import Path
 
 import torch
 
-from memwrap.bench.record import BenchRecord, Finding, LeftOut, Row, as_json, read, write
+from memwrap.bench.record import BenchRecord, Finding, LeftOut, as_json, read, write
 from memwrap.bench.running import PARTS, Asked, findings, record_of, settled, stand_for
 from memwrap.bench.stand import Stand
-from memwrap.bench.timing import Spread
-from memwrap.cli.terminal import aligned, device_named, errors, plain_console, print_json
+from memwrap.bench.words import HEADS, ROOM_HEADS, TITLES, columns_of, room_of
+from memwrap.cli.terminal import aligned, at_home, device_named, errors, is_there, plain_console, print_json
 from memwrap.errors import RunError, SettingsError
-
-HEADS = (
-    "encoder",
-    "what",
-    "measured",
-    "time",
-    "beside",
-    "its time",
-    "ratio",
-    "quartiles",
-    "times as fast",
-)
-ROOM_HEADS = ("peak memory", "beside it")
-TITLES = {
-    "steps": "Training",
-    "sizes": "Training with memories of several sizes",
-    "training": "Whole trainings",
-    "inference": "Predicting",
-    "attention": "Sparsemax",
-    "memory": "Predicting with large memories",
-}
 
 
 def bench(asked: Asked, device: str, as_json_wanted: bool, out: Path | None) -> None:
     """See `memwrap bench --help`."""
     where = device_named(device)
     asked = settled(asked, where)
-    out = None if out is None else out.expanduser()
-    meanwhile = None if out is None else _kept_meanwhile(out)
+    out = None if out is None else at_home(out)
+    meanwhile = None if out is None else _kept_meanwhile(out, asked)
     if where.type == "cuda" and where.index is not None:
         torch.cuda.set_device(where)
     stand = stand_for(asked, where)
@@ -56,22 +35,46 @@ def bench(asked: Asked, device: str, as_json_wanted: bool, out: Path | None) -> 
         errors.print(f"written: {out}")
 
 
-def _kept_meanwhile(out: Path) -> Path:
-    """Where findings are kept until all are there: a record of before stays as long. What is no record stays for good,
-    here and there."""
+def _kept_meanwhile(out: Path, asked: Asked) -> Path:
+    """Where findings are kept until all are there: a record of before stays as long.
+
+    What is no record stays for good, and so does what was measured once and would not be again.
+    """
     if out.is_dir():
         raise SettingsError(f"out is {str(out)!r}, which is a folder; name a file, as {out / 'bench.json'}")
-    if not out.exists():
-        return out
     meanwhile = out.with_name(f"{out.name}.part")
-    for place in (out, meanwhile):
-        try:
-            _ = read(place) if place.exists() else None
-        except RunError as error:
+    earlier = {place: record for place in (out, meanwhile) if (record := _record_at(place)) is not None}
+    for place, record in earlier.items():
+        if lost := _not_measured_again(record, asked):
             raise SettingsError(
-                f"{place} is there, and is no record that this could replace ({error}); name another file"
-            ) from error
-    return meanwhile
+                f"{place} has what would not be measured again: {', '.join(lost)}; name another file for --out, or "
+                "remove this one"
+            )
+    return meanwhile if out in earlier else out
+
+
+def _record_at(place: Path) -> BenchRecord | None:
+    """The record that a new one may replace; None if nothing is there."""
+    if not is_there(place):
+        return None
+    if not place.is_file():  # a pipe would wait for its other end
+        raise SettingsError(f"out is {str(place)!r}, which is no file; name one, or take --json")
+    try:
+        return read(place)
+    except RunError as error:
+        raise SettingsError(
+            f"{place} is there, and is no record that this could replace ({error}); name another file"
+        ) from error
+
+
+def _not_measured_again(earlier: BenchRecord, asked: Asked) -> list[str]:
+    """What an earlier record has rows of, and a new one would not."""
+    found = dict.fromkeys((row.part, row.encoder) for row in earlier.rows)
+    return [
+        f"{part}{f' of {encoder}' if encoder else ''}"
+        for part, encoder in found
+        if part not in asked.parts or (encoder is not None and encoder not in asked.encoders)
+    ]
 
 
 def _measured(asked: Asked, stand: Stand, out: Path | None) -> list[Finding]:
@@ -118,40 +121,3 @@ def _show(record: BenchRecord) -> None:
         console.print()
     for each in record.left_out:
         console.print(f"left out: {each.subject} ({each.reason})")
-
-
-def columns_of(row: Row) -> tuple[str, ...]:
-    """What stands under `HEADS`."""
-    return (
-        row.encoder or "",
-        row.subject,
-        row.name,
-        seconds_shown(row.seconds.median),
-        row.base,
-        seconds_shown(row.base_seconds.median),
-        f"{row.ratio.median:.3f}",
-        _quartiles(row.ratio),
-        f"{1 / row.ratio.median:.2f}",
-    )
-
-
-def room_of(row: Row) -> tuple[str, ...]:
-    """What stands under `ROOM_HEADS`."""
-    return bytes_shown(row.peak), bytes_shown(row.base_peak)
-
-
-def _quartiles(spread: Spread) -> str:
-    return f"{spread.lower:.3f} to {spread.upper:.3f}"
-
-
-def seconds_shown(seconds: float) -> str:
-    """In the unit that suits it: 12.3 µs, 45.6 ms, 7.89 s."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}" if seconds < 1000 * size else f"{seconds / size:.0f} {unit}"
-    return f"{seconds / 1e-6:.3g} µs"
-
-
-def bytes_shown(count: int | None) -> str:
-    """In MiB; nothing if nothing was measured."""
-    return "" if count is None else f"{count / 2**20:,.0f} MiB"

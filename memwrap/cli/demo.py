@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from memwrap.cli.show import percent
-from memwrap.cli.terminal import errors, plain_console, print_json
+from memwrap.cli.terminal import at_home, errors, plain_console, print_json
 from memwrap.cli.train import refuse_here
 from memwrap.demo import REPORT, DemoResult, compare, demo_settings, refuse_if_no_demo
 from memwrap.metrics import mean_and_spread
@@ -14,7 +14,7 @@ from memwrap.settings import VARIANTS
 
 def demo(out: Path, seeds: int, as_json: bool) -> None:
     """See `memwrap demo --help`."""
-    out = out.expanduser()
+    out = at_home(out)
     refuse_here(out)
     refuse_if_no_demo(out)
     results = _compared(out, seeds)

@@ -1,7 +1,8 @@
-"""What all commands share: where words go, JSON for scripts, and the device that a flag names."""
+"""What all commands share: where words go, JSON for scripts, and the device and the places that flags name."""
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -46,6 +47,24 @@ def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
         "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
         for line in zip(*columns, strict=True)
     ]
+
+
+def at_home(path: Path) -> Path:
+    """With ~ replaced by the user's home."""
+    try:
+        return path.expanduser()
+    except RuntimeError as error:
+        raise SettingsError(
+            f"{path}: the home folder that ~ stands for is not known; name the place in full"
+        ) from error
+
+
+def is_there(path: Path) -> bool:
+    """Whether something of that name can be seen; no name is too long, and no folder too secret, to ask."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
 
 
 def device_named(name: str) -> torch.device:

@@ -14,7 +14,7 @@ from memwrap.cli.evaluate import keep_evaluation, show_evaluation
 from memwrap.cli.failures import INTERRUPTED
 from memwrap.cli.reading import Reading
 from memwrap.cli.signals import stop_on_signals
-from memwrap.cli.terminal import device_named, errors, print_json, warn
+from memwrap.cli.terminal import at_home, device_named, errors, print_json, warn
 from memwrap.cli.watch import BarWatcher, LineWatcher, TensorBoardWatcher, curve_writer, training_bar
 from memwrap.data.labelled import DataSet
 from memwrap.data.sources import PUBLISHED
@@ -57,7 +57,7 @@ def train(
     """See `memwrap train --help`. again: flags to be repeated when a stopped run is gone on with."""
     if out is None:
         raise SettingsError("there is no --out; say where the run is to be kept, as in --out runs/photos")
-    out, device = out.expanduser(), device_named(manner.device)
+    out, device = at_home(out), device_named(manner.device)
     if manner.tensorboard:
         curve_writer()  # before anything is made
     if resume:

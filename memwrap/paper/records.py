@@ -9,14 +9,14 @@ import json
 import math
 import os
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from types import UnionType
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any
 
 from memwrap.errors import MemwrapError, RunError, SaveError, brief
 from memwrap.locks import alone, alone_if_free
@@ -24,6 +24,7 @@ from memwrap.paper.grid import MEASURED, STANDARD, Task, settings_of
 from memwrap.runs.drawn import SUBSET, WHOLE
 from memwrap.runs.folder import versions
 from memwrap.settings import Settings, SettledSettings
+from memwrap.stored import built
 from memwrap.version import __version__
 
 FORMAT = "memwrap record"
@@ -31,8 +32,7 @@ FORMAT_VERSION = 1
 # What memories are drawn from, as metrics name it; the last: images of which the paper's share was trained on.
 SHARE = "published_share"
 SOURCES = (SUBSET, WHOLE, SHARE)
-
-_T = TypeVar("_T")
+ROOM = 1 << 20  # bytes, which a hundred records take
 
 
 @dataclass(frozen=True)
@@ -159,17 +159,18 @@ def adding_to(path: Path) -> Iterator[bool]:
 
 
 def check_writable(path: Path) -> None:
-    """A SaveError now, if lines could not be added later."""
+    """A SaveError now, if lines could not be added later, or if there is no room for some more of them."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with alone(path), path.open("ab"):
-            pass
+        with alone(path), path.open("ab"), tempfile.TemporaryFile(dir=path.parent, buffering=0) as probe:
+            if probe.write(bytes(ROOM)) != ROOM:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     except OSError as error:
         raise _not_writable(path, error) from error
 
 
 def _not_writable(path: Path, error: OSError) -> SaveError:
-    return SaveError(f"{path}: records cannot be written there ({error}); name another file")
+    return SaveError(f"{path}: records cannot be written there ({error}); make room, or name another file")
 
 
 def _ends_whole(file: Any) -> bool:
@@ -236,7 +237,7 @@ def from_json(stored: Any) -> Record | Failure:
         raise ValueError(
             f"has format version {stored.get('format_version')!r}; memwrap {__version__} reads {FORMAT_VERSION}"
         )
-    task, origin, date = _built(Task, stored, "task"), _built(Origin, stored, "origin"), _text(stored, "date")
+    task, origin, date = built(Task, stored, "task"), built(Origin, stored, "origin"), _text(stored, "date")
     outcome = _text(stored, "outcome")
     if outcome == "failed":
         return Failure(task, _text(stored, "reason"), origin, date)
@@ -244,11 +245,11 @@ def from_json(stored: Any) -> Record | Failure:
         raise ValueError(f"has the outcome {outcome!r}; expected done or failed")
     record = Record(
         task=task,
-        settings=_built(SettledSettings, stored, "settings"),
-        images=_built(Images, stored, "images"),
+        settings=built(SettledSettings, stored, "settings", typed=False),
+        images=built(Images, stored, "images"),
         subset=_text(stored, "subset"),
         origin=origin,
-        seconds=_built(Seconds, stored, "seconds"),
+        seconds=built(Seconds, stored, "seconds"),
         date=date,
         metrics=stored["metrics"],
     )
@@ -287,32 +288,6 @@ def _why(error: Exception) -> str:
     if type(error) is ValueError:
         return str(error)
     return f"is damaged ({brief(error)})"
-
-
-def _built(kind: Callable[..., _T], stored: Mapping[str, Any], name: str) -> _T:
-    """A dataclass from its fields, none missing, none unknown."""
-    given = stored[name]
-    known = {each.name for each in fields(kind)}  # type: ignore[arg-type]
-    if not isinstance(given, dict):
-        raise TypeError(f"{name} is a {type(given).__name__}")
-    if missing := sorted(known - given.keys()):
-        raise KeyError(f"{name}.{missing[0]}")
-    if kind is not SettledSettings:  # of which every value is compared with what it must be
-        for own, hint in get_type_hints(kind).items():
-            if not _fits(given[own], hint):
-                raise TypeError(f"{name}.{own} is {given[own]!r}")
-    return kind(**given)
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value of JSON is what a field of a dataclass holds."""
-    if isinstance(hint, UnionType):
-        return any(_fits(value, each) for each in get_args(hint))
-    if get_origin(hint) is dict:
-        return isinstance(value, dict) and all(isinstance(each, str) for each in value.values())
-    if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    return isinstance(value, hint) and (hint is bool or not isinstance(value, bool))
 
 
 def _text(stored: Mapping[str, Any], name: str) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from memwrap.bench import inference, memory, training
 from memwrap.bench.record import BenchRecord, Row
-from memwrap.cli.bench import bytes_shown, seconds_shown
+from memwrap.bench.words import bytes_shown, seconds_shown
 from memwrap.paper.grid import BATCH, RANDOM, STANDARD
 from memwrap.paper.rows import ENCODERS, VARIANTS, once
 from summary_parts.bench_tables import file_of

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from memwrap.bench.record import BenchRecord, Row
-from memwrap.cli.bench import HEADS, ROOM_HEADS, TITLES, columns_of, room_of
+from memwrap.bench.words import HEADS, ROOM_HEADS, TITLES, columns_of, room_of
 from memwrap.paper.rows import once
 from summary_parts.markdown import markdown_table
 from summary_parts.wording import encoder_name, where

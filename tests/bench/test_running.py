@@ -1,9 +1,10 @@
 """What is asked for is what is measured, and the record tells all of it."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -142,6 +143,36 @@ def test_what_is_no_record_is_refused(content: str, tmp_path: Path) -> None:
     path = tmp_path / "bench.json"
     path.write_text(content)
     with pytest.raises(RunError, match=r"bench\.json: the record is damaged or something else"):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (lambda stored: stored["rows"][0]["ratio"].update(median=0), "row 0 has a time, a ratio or a number of rounds"),
+        (lambda stored: stored["rows"][0]["seconds"].update(lower=-1.0), "row 0 has a time"),
+        (lambda stored: stored["rows"][0]["seconds"].update(upper=float("nan")), "row 0 has a time"),
+        (lambda stored: stored["rows"][0]["base_seconds"].update(upper=float("inf")), "row 0 has a time"),
+        (lambda stored: stored["rows"][0].update(rounds=0), "row 0 has a time"),
+        (lambda stored: stored["rows"][0].update(seconds="1 s"), r"record.rows\[0\].seconds is a str"),
+        (lambda stored: stored["rows"][0].update(peak="1"), r"record.rows\[0\].peak is '1'"),
+        (lambda stored: stored["rows"][0].pop("unit"), r"record.rows\[0\].unit"),
+        (lambda stored: stored["rows"][0].update(new=1), "new"),
+        (lambda stored: stored.update(complete="no"), "record.complete is 'no'"),
+        (lambda stored: stored.update(date=None), "record.date is None"),
+        (lambda stored: stored["origin"].update(device=[]), r"record.origin.device is \[\]"),
+        (lambda stored: stored["origin"].update(versions={"torch": 2}), "record.origin.versions is"),
+        (lambda stored: stored.update(images="\ud800"), "surrogates"),
+    ],
+)
+def test_a_record_that_was_tampered_with_is_refused(
+    damage: Callable[[Any], object], why: str, record: BenchRecord, tmp_path: Path
+) -> None:
+    stored = json.loads(json.dumps(as_json(record)))
+    damage(stored)
+    path = tmp_path / "bench.json"
+    path.write_text(json.dumps(stored))
+    with pytest.raises(RunError, match=why):
         read(path)
 
 

@@ -4,13 +4,14 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import memwrap.cli.bench as command
 from memwrap.bench.record import Finding, LeftOut, read
-from memwrap.cli.bench import bytes_shown, seconds_shown
+from memwrap.bench.words import bytes_shown, seconds_shown
 from tests.bench.test_running import LEFT_OUT, ROW
 from tests.cli import fails, run, succeeds
 
@@ -72,8 +73,20 @@ def test_missing_packages_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("entmax", "memorywrap"):
         monkeypatch.setitem(sys.modules, name, None)
     result = succeeds(*QUICK, "--only", "attention", "--only", "inference")
-    assert "left out: sparsemax beside entmax's (entmax cannot be imported" in result.out
+    assert "left out: sparsemax beside entmax's (sparsemax cannot be had from entmax (ModuleNotFoundError" in result.out
     assert "pip install memorywrap" in result.out
+    assert "Memory Wrap, 8 remembered" in result.out
+
+
+@pytest.mark.parametrize("broken", ["raise OSError('libcuda.so.1: no such file')", "sparsemax_ = None"])
+def test_a_package_that_is_broken_is_said_and_the_rest_measured(
+    broken: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "entmax.py").write_text(broken)
+    monkeypatch.delitem(sys.modules, "entmax", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    result = succeeds(*QUICK, "--only", "attention", "--only", "inference")
+    assert "left out: sparsemax beside entmax's (sparsemax cannot be had from entmax" in result.out
     assert "Memory Wrap, 8 remembered" in result.out
 
 
@@ -137,6 +150,23 @@ def test_a_record_of_before_stays_until_the_new_one_is_complete(
     succeeds(*QUICK, "--out", out)
     assert len(read(out).rows) == 3
     assert not meanwhile.exists()
+
+
+def test_what_would_not_be_measured_again_is_not_replaced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    out, meanwhile = tmp_path / "bench.json", tmp_path / "bench.json.part"
+    measuring(monkeypatch, ROW, replace(ROW, part="memory", encoder="small"))
+    succeeds(*QUICK, "--encoder", "small", "--out", out)
+    for flags, lost in ((("--only", "memory", "--encoder", "small"), "attention"), ((), "memory of small")):
+        message = " ".join(fails(2, *QUICK, *flags, "--out", out).split())
+        assert f"{out} has what would not be measured again: {lost}; name another file" in message
+    assert len(read(out).rows) == 2
+    out.rename(meanwhile)
+    assert f"{meanwhile} has what" in " ".join(fails(2, *QUICK, "--out", out).split())
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert "which is no file; name one, or take --json" in fails(2, *QUICK, "--out", tmp_path / "pipe")
 
 
 def test_a_file_that_is_no_record_is_not_replaced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -298,6 +298,20 @@ def test_where_nothing_can_be_written_is_told_before(tmp_path: Path) -> None:
     assert read([tmp_path / "new" / "records.jsonl"]).problems == ()
 
 
+def test_that_there_is_no_room_is_told_before(path: Path) -> None:
+    append(path, recorded(seed(0)))
+    resource = pytest.importorskip("resource", reason="needs limits of file sizes, as Unix has them")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)  # Python itself ignores the signal that comes with it
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 1000, limits[1]))
+    try:
+        with pytest.raises(SaveError, match="make room, or name another file"):
+            check_writable(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    check_writable(path)
+    assert [task.seed for task in read([path]).results] == [0]
+
+
 def test_batch_as_memory_is_another_run(path: Path) -> None:
     batch = replace(TASK, memory="batch")
     append(path, recorded(accuracy=0.5))
