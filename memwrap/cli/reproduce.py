@@ -1,5 +1,7 @@
 """memwrap reproduce."""
 
+import os
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
@@ -15,13 +17,13 @@ from memwrap import kernels
 from memwrap.cli.failures import INTERRUPTED
 from memwrap.cli.reading import Reading
 from memwrap.cli.signals import stop_on_signals
-from memwrap.cli.terminal import aligned, device_named, errors, plain_console, warn
+from memwrap.cli.terminal import aligned, at_home, device_named, errors, is_there, plain_console, warn
 from memwrap.cli.watch import STEP_SECONDS
 from memwrap.data.labelled import DataSet
 from memwrap.data.published import CLASS_NAMES
 from memwrap.data.sources import PUBLISHED
 from memwrap.durations import duration
-from memwrap.errors import DataError, RunError, SettingsError, TrainingError
+from memwrap.errors import DataError, RunError, SaveError, SettingsError, TrainingError
 from memwrap.inference import encode_all
 from memwrap.paper.costs import Estimate, estimate
 from memwrap.paper.grid import TRAINED_WITH, Task, cells_of, check_is_of_runs, tasks_for
@@ -29,7 +31,7 @@ from memwrap.paper.published import Cell
 from memwrap.paper.records import Failure, Record, Records, adding_to, append, check_writable, read, score
 from memwrap.paper.rows import Block, Row, blocks
 from memwrap.paper.running import Loop, Means, Outcome, Standing, check_same_images, run_missing
-from memwrap.paper.tables import CLASSES, caption_of, check_folder, rows_of, title_of, write
+from memwrap.paper.tables import CLASSES, FILES, caption_of, check_folder, rows_of, title_of, write
 from memwrap.paper.words import source_words, tally, words
 from memwrap.recipes import recipe
 from memwrap.runs.data import data_for
@@ -95,8 +97,12 @@ class Places:
 
 def places(asked: Asked, records: Sequence[Path], out: Path | None) -> Places:
     """Where things are, if it was said, or where they are by default: a part of a table replaces no whole one."""
-    folder = (out or FOLDER / "-".join([asked.table, *asked.narrowed()])).expanduser()
-    return Places([path.expanduser() for path in records] or [folder.parent / RECORDS], folder)
+    folder = at_home(out or FOLDER / "-".join([asked.table, *asked.narrowed()]))
+    found = [at_home(path) for path in records] or [folder.parent / RECORDS]
+    for path in found:
+        if path.name in FILES and path.parent.resolve() == folder.resolve():
+            raise SettingsError(f"records is {str(path)!r}, which is a file of the table; name another one")
+    return Places(found, folder)
 
 
 def reproduce(
@@ -131,7 +137,8 @@ def reproduce(
                     )
                 # Once more, as another may have added to them while images were read.
                 failed = _train(tasks, read(at.records), means, at, data, stop).failures
-    _show(asked, at, read(at.records))
+    # What was read before will do where nothing was added: a pipe can be read but once.
+    _show(asked, at, known if from_records else read(at.records))
     if failed:
         raise TrainingError(
             f"{len(failed)} of {len(tasks)} runs failed, and the table is without them: {failed[0].task.name}: "
@@ -148,6 +155,40 @@ def means_for(device: torch.device) -> Means:
     encode = partial(encode_all, at_once=ENCODED_AT_ONCE)
     room = torch.cuda.get_device_properties(device).total_memory // (GIB_OF_A_RUN << 30)
     return Means(SideBySide(), "graph", device, max(1, min(MOST_SIDE_BY_SIDE, room)), encode)
+
+
+@dataclass
+class Keeper:
+    """Adds entries to a file of records; those that it has no room for to another, where there may be some.
+
+    Runs that were trained side by side are there at once, and must not be lost with the first that cannot be written.
+    """
+
+    records: Path
+    failed: SaveError | None = None
+    rescued: int = 0
+
+    @property
+    def elsewhere(self) -> Path:
+        return Path(tempfile.gettempdir()) / f"memwrap-records-{os.getpid()}.jsonl"
+
+    def keep(self, entry: Record | Failure) -> None:
+        if self.failed is None:
+            try:
+                append(self.records, entry)
+                return
+            except SaveError as error:
+                self.failed = error
+        append(self.elsewhere, entry)
+        self.rescued += 1
+
+    def check(self) -> None:
+        """A SaveError that says where entries are instead, if it came to that."""
+        if self.failed is not None:
+            raise SaveError(
+                f"{self.failed}; entries of the last runs ({self.rescued}) are in {self.elsewhere} instead: make room, "
+                f"and give that file, too: --records {self.records} --records {self.elsewhere}"
+            ) from self.failed
 
 
 def step_teller() -> Callable[[int, int], None]:
@@ -189,7 +230,7 @@ def stand_ins_named(images: Sequence[str], asked: Asked) -> dict[str, str]:
             raise SettingsError(f"images is {text!r}; expected NAME=PATH, as svhn=svhn.zip, where NAME is {known}")
         if name in found:
             raise SettingsError(f"images names {name} twice: {found[name]} and {path}; give one of them")
-        if path not in PUBLISHED and not Path(path).expanduser().exists():
+        if path not in PUBLISHED and not is_there(at_home(Path(path))):
             raise DataError(f"{path}: there is no such folder or zip to read {name} from; check the path")
         found[name] = path
     return found
@@ -197,7 +238,7 @@ def stand_ins_named(images: Sequence[str], asked: Asked) -> dict[str, str]:
 
 def _refuse_missing(paths: Iterable[Path]) -> None:
     for path in paths:
-        if not path.exists():
+        if not is_there(path):
             raise RunError(f"{path}: there is no such file of records; check the path, or train some runs first")
 
 
@@ -271,6 +312,7 @@ def _train(
     stop: Callable[[], bool],
 ) -> Outcome:
     made: list[Record] = []
+    keeper = Keeper(at.records[0])
     kept = f"What is done is in {at.records[0]}; the same command goes on from there"
 
     def progress(standing: Standing) -> None:
@@ -285,14 +327,17 @@ def _train(
             known.results,
             data.__getitem__,
             means,
-            lambda entry: append(at.records[0], entry),
+            keeper.keep,
             progress,
-            stop,
+            lambda: stop() or keeper.failed is not None,
             step_teller(),
         )
-    except KeyboardInterrupt:
+    except BaseException as error:
         errors.print(kept)
-        raise typer.Exit(INTERRUPTED) from None
+        if isinstance(error, KeyboardInterrupt):
+            raise typer.Exit(INTERRUPTED) from None
+        raise
+    keeper.check()
     if outcome.stopped:
         done = sum(task in known.results for task in tasks) + len(outcome.made)
         errors.print(f"stopped; {done} of {len(tasks)} runs are done. {kept}")

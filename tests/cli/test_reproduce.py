@@ -5,6 +5,7 @@ import re
 import signal
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,10 @@ from memwrap.cli import reproduce as command
 from memwrap.cli.reproduce import aligned, means_for, seeds_named
 from memwrap.data.labelled import DataSet
 from memwrap.data.published import CLASS_NAMES
-from memwrap.errors import DivergedError, SettingsError
+from memwrap.errors import DivergedError, SaveError, SettingsError
 from memwrap.paper.published import Cell, Published
-from memwrap.paper.records import adding_to, append, read
-from memwrap.paper.running import Loop
+from memwrap.paper.records import Failure, Record, adding_to, append, read
+from memwrap.paper.running import Loop, Means
 from memwrap.recipes import RECIPES
 from memwrap.settings import Settings
 from memwrap.training.loop import Trainer
@@ -57,8 +58,8 @@ def records(out: Path) -> Path:
     return out.parent / "records.jsonl"
 
 
-def lines(shown: str) -> list[str]:
-    return [line for line in shown.splitlines() if line.startswith("ShuffleNetV2")]
+def lines(shown: str, encoder: str = "ShuffleNetV2") -> list[str]:
+    return [line for line in shown.splitlines() if line.startswith(encoder)]
 
 
 # Trained
@@ -382,6 +383,57 @@ def test_a_place_where_nothing_can_be_written_is_told_before_any_training(
     assert "records cannot be written there" in fails(5, *flags, "--out", out, "--records", "/proc/none.jsonl")
     assert "is no folder; name one for the table" in fails(5, *flags, "--out", tmp_path / "file")
     assert not out.exists()
+
+
+def test_records_that_there_is_no_room_for_are_kept_elsewhere(
+    small: str, out: Path, records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "elsewhere"))
+    real = command.append
+
+    def full_after_one(path: Path, entry: Record | Failure) -> None:
+        if path == records and read([records]).results:
+            raise SaveError(f"{path}: cannot be written (No space left on device)")
+        real(path, entry)
+
+    monkeypatch.setattr(command, "append", full_after_one)
+    # Three at once, so that two more are trained already when the disk is full, and others have not begun.
+    monkeypatch.setattr(command, "means_for", lambda device: Means(Loop(), "loop", device, side_by_side=3))
+    flags = ("reproduce", "svhn-reduced", "--seeds", 3, small, "--out", out)
+    message = fails(5, *flags)
+    (elsewhere,) = (tmp_path / "elsewhere").glob("*.jsonl")
+    assert "No space left on device" in message
+    assert f"--records {records} --records {elsewhere}" in " ".join(message.split())
+    assert [len(read([path]).results) for path in (records, elsewhere)] == [1, 2]
+    assert [task.seed for task in read([records, elsewhere]).results] == [0, 1, 2]
+
+
+def test_a_table_does_not_replace_the_records(small: str, out: Path) -> None:
+    message = fails(2, "reproduce", "svhn-reduced", small, "--out", out, "--records", out / "table.md")
+    assert "which is a file of the table; name another one" in " ".join(message.split())
+
+
+def test_records_may_come_from_a_pipe(recorded_runs: Path, out: Path) -> None:
+    pipe = recorded_runs.with_name("pipe")
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as writer:
+        writer.submit(pipe.write_bytes, recorded_runs.read_bytes())
+        shown = succeeds("reproduce", "svhn-reduced", "--from-records", "--records", pipe, "--out", out)
+    assert len(lines(shown.out, "MobileNetV2")) == 9
+
+
+@pytest.mark.parametrize("flag", ["--records", "--out", "--images"])
+def test_a_home_of_nobody_is_told(flag: str, small: str, out: Path) -> None:
+    value = f"{'svhn=' * (flag == '--images')}~nobody-of-this-name/x"
+    assert "the home folder that ~ stands for is not known" in fails(
+        2, "reproduce", "svhn-reduced", *([small] * (flag != "--images")), flag, value
+    )
+
+
+def test_names_that_are_too_long_are_told(small: str, out: Path) -> None:
+    flags = ("reproduce", "svhn-reduced", "--out", out)
+    assert "there is no such folder or zip" in fails(3, *flags, "--images", f"svhn={'x' * 300}")
+    assert "there is no such file of records" in fails(4, *flags, "--from-records", "--records", "x" * 300)
 
 
 def test_a_place_for_the_table_that_cannot_take_it_is_told_before_any_training(
