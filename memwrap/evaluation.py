@@ -83,15 +83,15 @@ def _part(reading: Reading, memory_predictions: Tensor | None) -> dict[str, Tens
     }
 
 
-def drawn_scores(
-    layer: MemoryWrap, test: Encoded, source: Encoded, memory_size: int, generator: torch.Generator
-) -> dict[str, Any]:
+def drawn_scores(layer: MemoryWrap, test: Encoded, source: Encoded, draws: Tensor) -> dict[str, Any]:
     """With memories drawn from a source of training images, as the paper measures: the mean and spread over repeats.
 
-    A batch has one draw for its memory, and another by which the memory's own predictions are made.
+    draws (n, M): as `draws_of` makes them. A batch has one draw for its memory, and another by which the memory's own
+    predictions are made.
     """
-    draws = iter(draws_of(len(test), source.labels, memory_size, generator).to(source.labels.device))
-    repeats = [_drawn_once(layer, test, source, memory_size, draws) for _ in range(REPEATS)]
+    memory_size = draws.shape[1]
+    in_turn = iter(draws.to(source.labels.device))
+    repeats = [_drawn_once(layer, test, source, memory_size, in_turn) for _ in range(REPEATS)]
     return {
         "memory_size": memory_size,
         "drawn_from": len(source),

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from memwrap import evaluation
 from memwrap.errors import SettingsError
-from memwrap.evaluation import Encoded, drawn_scores, remembered_scores, standard_scores
+from memwrap.evaluation import Encoded, drawn_scores, draws_of, remembered_scores, standard_scores
 from memwrap.layer import MemoryWrap
 
 CLASSES = 3
@@ -194,6 +194,11 @@ def seeded(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
+def drawn(layer: MemoryWrap, test: Encoded, source: Encoded, size: int, generator: torch.Generator) -> dict[str, Any]:
+    """With draws of that size."""
+    return drawn_scores(layer, test, source, draws_of(len(test), source.labels, size, generator))
+
+
 @pytest.mark.parametrize(
     ("inputs", "samples", "size"),
     [
@@ -211,14 +216,14 @@ def test_drawn_scores_are_those_of_a_loop(
 ) -> None:
     monkeypatch.setattr(evaluation, "_batches_at_once", lambda *_: at_once)
     test, source = encoded(inputs, 1), encoded(samples, 2)
-    scores = drawn_scores(layer, test, source, size, seeded(3))
+    scores = drawn(layer, test, source, size, seeded(3))
     repeats = drawn_slowly(layer, test, source, size, seeded(3))
     expected = {name: summary([repeat[name] for repeat in repeats]) for name in repeats[0]}
     assert scores == {"memory_size": size, "drawn_from": samples, "batch_size": 500, **expected}
 
 
 def test_a_repeat_without_counterfactuals_has_no_accuracy_on_them(layer: MemoryWrap) -> None:
-    scores = drawn_scores(layer, encoded(3, 1), encoded(30, 2), 5, seeded(6))["counterfactual_accuracy"]
+    scores = drawn(layer, encoded(3, 1), encoded(30, 2), 5, seeded(6))["counterfactual_accuracy"]
     known = [value for value in scores["repeats"] if value is not None]
     assert 0 < len(known) < 5
     assert 0 < scores["mean"] == pytest.approx(sum(known) / len(known))
@@ -226,22 +231,22 @@ def test_a_repeat_without_counterfactuals_has_no_accuracy_on_them(layer: MemoryW
 
 def test_where_no_repeat_has_counterfactuals_there_is_no_mean(layer: MemoryWrap) -> None:
     nn.init.zeros_(layer.head.second.weight)  # type: ignore[union-attr]
-    scores = drawn_scores(layer, encoded(30, 1), encoded(30, 2), 5, seeded(3))
+    scores = drawn(layer, encoded(30, 1), encoded(30, 2), 5, seeded(3))
     assert scores["counterfactual_accuracy"] == {"mean": None, "spread": None, "repeats": [None] * 5}
     assert scores["explanation_accuracy"]["repeats"] == [1.0] * 5
 
 
 def test_the_same_generator_gives_the_same_scores_and_another_gives_others(layer: MemoryWrap) -> None:
     test, source = encoded(200, 1), encoded(40, 2)
-    first, again, other = (drawn_scores(layer, test, source, 5, seeded(seed)) for seed in (3, 3, 4))
+    first, again, other = (drawn(layer, test, source, 5, seeded(seed)) for seed in (3, 3, 4))
     assert first == again
     assert first != other
 
 
 def test_a_memory_larger_than_its_source_is_refused(layer: MemoryWrap) -> None:
-    drawn_scores(layer, encoded(3, 1), encoded(10, 2), 10, seeded(3))
+    drawn(layer, encoded(3, 1), encoded(10, 2), 10, seeded(3))
     with pytest.raises(SettingsError, match="memory_size is 11, but there are 10 training images"):
-        drawn_scores(layer, encoded(3, 1), encoded(10, 2), 11, seeded(3))
+        drawn(layer, encoded(3, 1), encoded(10, 2), 11, seeded(3))
 
 
 # With one memory for all

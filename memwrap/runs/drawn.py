@@ -50,20 +50,18 @@ def scores_by_source(
     source, order = splits.source(data, "train"), torch.cat([splits.train, splits.rest])
     labels = source.labels[order]
 
-    def draws(number: int) -> torch.Generator:
-        return generator(settings.seed, "evaluation", number)
-
-    drawn = [
-        places[draws_of(len(test), labels[places], settings.memory_size, draws(number)).flatten()]
-        for number, places in enumerate(sources.values())
-    ]
-    needed = torch.cat(drawn).bincount().nonzero().squeeze(1)
+    draws = {
+        name: draws_of(len(test), labels[places], settings.memory_size, generator(settings.seed, "evaluation", number))
+        for number, (name, places) in enumerate(sources.items())
+    }
+    needed = torch.cat([sources[name][draws[name].flatten()] for name in sources]).bincount().nonzero().squeeze(1)
     found = encode(model, source.images.at(order[needed]))
     encodings = found.new_zeros(len(order), found.shape[1])
     encodings[needed.to(found.device)] = found
 
-    def scores(number: int, places: Tensor) -> dict[str, Any]:
+    def scores(name: str) -> dict[str, Any]:
+        places = sources[name]
         images = Encoded(encodings[places.to(found.device)], labels[places].to(found.device))
-        return drawn_scores(model.layer, test, images, settings.memory_size, draws(number))
+        return drawn_scores(model.layer, test, images, draws[name])
 
-    return {name: scores(number, places) for number, (name, places) in enumerate(sources.items())}
+    return {name: scores(name) for name in sources}

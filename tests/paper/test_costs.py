@@ -7,7 +7,7 @@ import pytest
 from memwrap.paper.costs import estimate
 from memwrap.paper.grid import Task
 from memwrap.paper.records import Seconds
-from tests.paper.recorded import ORIGIN, TASK, recorded
+from tests.paper.recorded import ORIGIN, TASK, recorded, tasks_of
 
 STEPS = 40 * 7  # of TASK: 1000 images in batches of 128
 
@@ -55,6 +55,13 @@ def test_a_guess_is_of_the_right_order() -> None:
     """The protocol has 42.2 ms for a step of the published code on an H200, without its data loading."""
     found = estimate([TASK], [], "NVIDIA H200", "loop").seconds
     assert STEPS * 0.0422 / 2 < found < STEPS * 0.0422 * 2
+
+
+def test_a_guess_for_runs_side_by_side_is_of_the_right_order() -> None:
+    """By the committed records, the 405 runs of reduced SVHN with 15 seeds took 972 s on an H200."""
+    found = estimate(tasks_of("svhn-reduced", range(15)), [], "NVIDIA H200", "graph")
+    assert (found.runs, found.guessed) == (405, 405)
+    assert 972 / 1.5 < found.seconds < 972 * 1.5
 
 
 def test_some_may_be_guessed() -> None:

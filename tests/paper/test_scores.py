@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from memwrap.data.published import digits
-from memwrap.evaluation import Encoded, drawn_scores
+from memwrap.evaluation import Encoded, drawn_scores, draws_of
 from memwrap.inference import encode_all
 from memwrap.paper.scores import metrics_of, published_share
 from memwrap.runs.training import new_training
@@ -53,7 +53,9 @@ def test_scores_are_those_of_memories_with_so_few_trained_images(published: int)
     judged = splits.of(data, "test")
     test = Encoded(encode_all(model, judged.images), judged.labels)
     with torch.no_grad():
-        expected = drawn_scores(model.layer, test, source, size, generator(0, "evaluation", 2))
+        expected = drawn_scores(
+            model.layer, test, source, draws_of(len(test), source.labels, size, generator(0, "evaluation", 2))
+        )
     assert found["published_share"] == expected
     assert len(set(expected["explanation_accuracy"]["repeats"])) > 1, "scores tell draws apart"
     assert found["published_share"]["drawn_from"] == few + len(others)

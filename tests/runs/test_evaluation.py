@@ -14,7 +14,7 @@ from PIL import Image
 from memwrap.data.labelled import DataSet, LabelledImages
 from memwrap.data.published import digits
 from memwrap.errors import DataError, RunError
-from memwrap.evaluation import Encoded, drawn_scores
+from memwrap.evaluation import Encoded, drawn_scores, draws_of
 from memwrap.loading import Model
 from memwrap.prediction import Prediction, predict_files
 from memwrap.runs.evaluation import evaluate_run, finished_model, labelled_like
@@ -161,9 +161,9 @@ def test_memories_are_drawn_from_the_training_subset_and_from_all_but_test_and_v
     sources = {"training_subset": (subset,), "whole_training_set": (subset, rest)}
     for number, (name, source) in enumerate(sources.items()):
         with torch.no_grad():
-            expected = drawn_scores(
-                model.layer, encoded(model, test), encoded(model, *source), 20, generator(4, "evaluation", number)
-            )
+            inputs, images = encoded(model, test), encoded(model, *source)
+            draws = draws_of(len(inputs), images.labels, 20, generator(4, "evaluation", number))
+            expected = drawn_scores(model.layer, inputs, images, draws)
         assert record["drawn"][name] == expected
 
 
