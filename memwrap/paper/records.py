@@ -6,7 +6,6 @@ A file of records is only ever added to. Lines that cannot be used are told and 
 import errno
 import hashlib
 import json
-import math
 import os
 import subprocess
 import tempfile
@@ -32,6 +31,10 @@ FORMAT_VERSION = 1
 # What memories are drawn from, as metrics name it; the last: images of which the paper's share was trained on.
 SHARE = "published_share"
 SOURCES = (SUBSET, WHOLE, SHARE)
+# Settings that are not open when they are None: all samples, no projection, no weights to begin with.
+NONE_IS_A_VALUE = ("samples", "project", "weights")
+ROUNDING = 1e-6  # of shares
+MOST_SECONDS = 1e9  # thirty years: more is no time that a run took
 ROOM = 1 << 20  # bytes, which a hundred records take
 
 
@@ -305,9 +308,24 @@ def _check(record: Record) -> None:
             score(record.metrics, metric, source)
     if score(record.metrics, "accuracy") is None:
         raise KeyError("metrics: accuracy")
+    for value, parts in _told_twice(record.metrics):
+        if abs(value - parts) > ROUNDING:
+            raise ValueError(f"has {value!r} as a share that its own parts make {parts!r}")
     for name, value in asdict(record.seconds).items():
-        if not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+        if not isinstance(value, int | float) or not 0 <= value <= MOST_SECONDS:
             raise ValueError(f"has {value!r} seconds of {name}")
+
+
+def _told_twice(metrics: Mapping[str, Any]) -> Iterator[tuple[float, float]]:
+    """What metrics hold whole and in parts, each with what the parts make of it: damage is seldom done to both."""
+    if table := metrics.get("standard", {}).get("confusion"):
+        right = sum(row[place] for place, row in enumerate(table))
+        yield metrics["standard"]["accuracy"], right / sum(map(sum, table))
+    for scores in metrics.get("drawn", {}).values():
+        for found in (scores[metric] for metric in MEASURED if metric in scores):
+            known = [value for value in found.get("repeats", ()) if value is not None]
+            if known:
+                yield found["mean"], sum(known) / len(known)
 
 
 def _other_recipe(record: Record, settings_for: Callable[[Task], Settings]) -> str:
@@ -319,8 +337,8 @@ def _other_recipe(record: Record, settings_for: Callable[[Task], Settings]) -> s
     found = []
     for name in (each.name for each in fields(Settings)):
         wanted, had = getattr(expected, name), getattr(record.settings, name)
-        # Left to the data or the device, so that any value may be right. Samples are not: without a number, all are.
-        is_open = (wanted is None and name != "samples") or (name == "precision" and wanted == "auto")
+        # Left to the data or the device, so that any value may be right.
+        is_open = (wanted is None and name not in NONE_IS_A_VALUE) or (name == "precision" and wanted == "auto")
         if not is_open and wanted != had:
             found.append(f"{name} {had}, expected {wanted}")
     return "; ".join(found)

@@ -284,8 +284,9 @@ def _judged(run: Prepared, seconds: float, means: Means, origin: Origin) -> Reco
 
 
 def _source(data: DataSet) -> str:
-    """A published name; of a folder or zip only its own name, as others have it elsewhere."""
-    name = data.name if data.name in PUBLISHED else Path(data.name).name
+    """A published name; of a folder or zip only its own name, which is never a published one."""
+    own = Path(data.name).name
+    name = data.name if data.name in PUBLISHED else f"./{own}" if own in PUBLISHED else own
     return name.encode("utf-8", "backslashreplace").decode()  # a file's name may be no text
 
 

@@ -14,7 +14,7 @@ from memwrap.paper.picture import picture
 from memwrap.paper.published import Cell, about, published
 from memwrap.paper.records import SHARE, Failure, Record, score
 from memwrap.paper.rendering import as_csv, as_html, as_markdown
-from memwrap.paper.rows import PUBLISHED_SHARE, SUBSET, WHOLE_SET, Row, rows_for
+from memwrap.paper.rows import DATA, PUBLISHED_SHARE, SUBSET, WHOLE_SET, Row, rows_for
 from memwrap.paper.verdict import ENOUGH_RUNS, Verdict
 from memwrap.runs import drawn
 from memwrap.wrapping import wrap
@@ -198,7 +198,9 @@ def _engines(records: Iterable[Record]) -> str:
 
 def _images(record: Record) -> str:
     images = record.images
-    return f"{images.source} ({images.training:,} for training, {images.test:,} for the test)"
+    published = record.task.data
+    place = "" if images.source == published else f" in the place of the published {DATA[published]}"
+    return f"{images.source}{place} ({images.training:,} for training, {images.test:,} for the test)"
 
 
 def _passed_over(lines: int) -> str:

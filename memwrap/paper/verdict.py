@@ -22,6 +22,8 @@ from memwrap.paper.published import Published
 
 LEVEL = 0.05  # how often at least one cell of a table may differ by chance alone
 ENOUGH_RUNS = 5  # below it, cells differ by chance far more often than the level says
+SCALE = 100.0  # percent, which no two means can be further apart than
+BLIND = "they scatter so much that no difference could be noticed"
 POWER = 0.8  # how often a difference is found that counts as noticeable
 
 # Two numbers without any spread are the same if the paper, rounding to two digits, would print the same.
@@ -111,7 +113,8 @@ def judge(ours: Sequence[float], published: Published) -> Comparison:
 def verdicts(comparisons: Sequence[Comparison], level: float = LEVEL) -> list[Verdict]:
     """One for each, so that with a chance of 1 - level none differs if all true means are equal (Holm 1979).
 
-    Numbers that are counted agree if they are equal; they and cells with too few runs are not among those tested.
+    Numbers that are counted agree if they are equal; they and cells with too few runs are not among those tested. That
+    a cell does not differ says nothing if no difference that there can be would have been noticed.
     """
     if not 0 < level < 1:
         raise SettingsError(f"level is {level!r}; expected a share between 0 and 1, such as {LEVEL}")
@@ -129,7 +132,10 @@ def verdicts(comparisons: Sequence[Comparison], level: float = LEVEL) -> list[Ve
             found.append(Verdict("too few runs", "", _reason(each), None, level, len(tested), None))
         else:
             p = next(adjusted)
-            found.append(_verdict(each, p > level, p, level, len(tested), cell_level))
+            if p > level and (each.noticeable(cell_level) or 0) > SCALE:
+                found.append(Verdict("too few runs", "", BLIND, p, level, len(tested), cell_level))
+            else:
+                found.append(_verdict(each, p > level, p, level, len(tested), cell_level))
     return found
 
 

@@ -82,7 +82,11 @@ def tally(rows: Sequence[Row]) -> str:
     if all(row.comparison is None for row in rows):
         return "No runs of ours."
     found = [row.verdict for row in rows if row.verdict is not None]
-    sizes = {row: size for row in rows if (size := noticed(row)) is not None}
+    sizes = {
+        row: size
+        for row in rows
+        if (size := noticed(row)) is not None and row.verdict is not None and row.verdict.word != "too few runs"
+    }
     sentences = [_counts(rows, found), *_otherwise(rows)]
     if sizes:
         together = f"all {found[0].cells} cells together (Holm's correction)" if found[0].cells > 1 else "one cell"

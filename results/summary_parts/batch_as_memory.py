@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from memwrap.errors import DataError
 from memwrap.paper import records, tables
 from memwrap.paper.grid import BATCH, RANDOM, Task
 from memwrap.paper.records import Record
@@ -74,6 +75,9 @@ def sides_of(known: Iterable[Record]) -> list[Sides]:
     for _, ways in sorted(found.items()):
         if seeds := sorted(ways[BATCH].keys() & ways[RANDOM].keys()):
             sides.append(Sides(*(tuple(ways[way][seed] for seed in seeds) for way in (BATCH, RANDOM))))
+    for one, other in ((one, other) for each in sides for one, other in zip(each.batch, each.two_passes, strict=True)):
+        if one.subset != other.subset:
+            raise DataError(f"{one.task.name} and {other.task.name} were trained on different images, so are no pair")
     tables.check_one_data_set([run for each in sides for run in each.runs])
     return sides
 

@@ -79,7 +79,7 @@ def test_a_table_is_trained_shown_and_written(small: str, out: Path, records: Pa
     for line, words in ((standard, "Standard"), (wrapped, "Memory Wrap")):
         assert re.search(rf"ShuffleNetV2 +{words} +16 samples .* 50.00 ± 5.00 .* (agrees|differs)", line), line
     assert "4 runs on cpu" in result.out
-    assert "Images: images (40 for training, 40 for the test)" in result.out
+    assert "Images: images in the place of the published SVHN (40 for training, 40 for the test)" in result.out
     assert "images, 40 and 40 images, stands for the published svhn" in result.err
     assert "0 of 4 runs are done; about" in result.err
     assert "4 of 4 runs are done" in result.err
@@ -487,7 +487,7 @@ def test_a_name_that_is_no_text_stands_in_the_table_escaped(small: str, out: Pat
     strange = tmp_path / os.fsdecode(b"im\xe9")
     (tmp_path / "images").rename(strange)
     succeeds("reproduce", "svhn-reduced", "--seeds", 1, "--out", out, f"--images=svhn={strange}")
-    assert "Images: im\\\\udce9 (40" in (out / "table.md").read_text()
+    assert "Images: im\\\\udce9 in the place of the published SVHN (40" in (out / "table.md").read_text()
 
 
 def test_where_all_runs_fail_it_is_said_why(

@@ -156,6 +156,8 @@ TOO_MUCH = {"explanation_accuracy": {"mean": 2.0}}
         ),
         (with_value("high", *ACCURACY), "as it has 'high' as accuracy; expected a share"),
         (with_value({"accuracy": 0.5}, "metrics", "standard"), "has metrics of another variant than memory_wrap$"),
+        (with_value(0.7, *ACCURACY), "has 0.7 as a share that its own parts make 0.6"),
+        (with_value(1e10, "seconds", "training"), "has 10000000000.0 seconds of training$"),
         (with_value(2, "format_version"), r"has format version 2; memwrap \S+ reads 1$"),
         (without("format_version"), "has format version None"),
         (with_value("another", "format"), "is no record of memwrap's$"),
@@ -177,7 +179,7 @@ TOO_MUCH = {"explanation_accuracy": {"mean": 2.0}}
         (with_value("many", "images", "training"), "is damaged .*images.training is 'many'"),
         (with_value(None, "images", "fingerprint"), "is damaged .*images.fingerprint is None"),
         (with_value(True, "seconds", "training"), "is damaged .*seconds.training is True"),
-        (with_value(10**400, "seconds", "training"), "is damaged .*OverflowError"),
+        (with_value(10**400, "seconds", "training"), "seconds of training$"),
         (with_value("H\udce9", "origin", "device"), "is damaged or cut short .*UnicodeEncodeError"),
     ],
 )
@@ -219,6 +221,7 @@ def test_lines_that_hold_anything_are_told_and_passed_over(line: bytes, path: Pa
         ("samples", None, "samples None, expected 1000"),
         ("augment", ["flip"], r"augment \('flip',\), expected \(\)"),
         ("memory", "batch", "memory batch, expected random"),
+        ("project", 16, "project 16, expected None"),
     ],
 )
 def test_a_run_of_other_settings_is_no_part_of_the_paper_s_table(name: str, value: Any, why: str, path: Path) -> None:
@@ -227,6 +230,15 @@ def test_a_run_of_other_settings_is_no_part_of_the_paper_s_table(name: str, valu
     assert found.results == {}
     (problem,) = found.problems
     assert re.search(f"line 1: {TASK.name} is passed over, as it was made by other settings: {why}$", problem)
+
+
+def test_an_accuracy_that_its_confusions_do_not_have_is_told(path: Path) -> None:
+    for accuracy in (0.75, 0.99):
+        standard = {"accuracy": accuracy, "confusion": [[2, 1], [0, 1]]}
+        append(path, recorded(STANDARD, metrics={"images": 4, "standard": standard}))
+    found = read([path])
+    assert [record.metrics["standard"]["accuracy"] for record in found.results.values()] == [0.75]
+    assert "line 2: is passed over, as it has 0.99 as a share that its own parts make 0.75" in found.problems[0]
 
 
 def test_all_samples_are_not_any_number_of_them(path: Path) -> None:

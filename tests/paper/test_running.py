@@ -175,6 +175,14 @@ def test_of_a_folder_or_zip_a_record_has_the_name_alone(shop: Shop) -> None:
     assert record.images.source == "svhn.zip"
 
 
+def test_a_folder_is_not_taken_for_what_is_published(shop: Shop) -> None:
+    shop.data = replace(shop.data, name="/home/me/svhn")
+    shop.run([TASK])
+    (record,) = shop.entries
+    assert isinstance(record, Record)
+    assert record.images.source == "./svhn"
+
+
 # What is missing, group by group
 
 

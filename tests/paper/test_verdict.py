@@ -26,7 +26,7 @@ def sample(mean: float, spread: float, runs: int, seed: int = 0) -> list[float]:
 
 
 def with_p(p: float) -> Comparison:
-    return replace(judge([60.0, 70.0], NUMBER), p=p)
+    return replace(judge(sample(60.0, 1.0, 15), NUMBER), p=p)  # so many that no cell is blind
 
 
 def slow_holm(p_values: Sequence[float], level: float) -> set[int]:
@@ -251,3 +251,15 @@ def test_the_order_of_cells_does_not_matter() -> None:
     expected = dict(zip([c.mean for c in comparisons], verdicts(comparisons), strict=True))
     generator.shuffle(comparisons)
     assert dict(zip([c.mean for c in comparisons], verdicts(comparisons), strict=True)) == expected
+
+
+def test_a_cell_that_could_not_differ_does_not_agree() -> None:
+    """Two runs that scatter, among many cells: no difference that percentages can have would be noticed."""
+    steady = [judge(sample(NUMBER.mean, 1.0, 15), NUMBER) for _ in range(26)]
+    blind, other = judge([30.0, 60.0], NUMBER), judge([66.0, 67.0, 66.5, 66.9, 67.2], NUMBER)
+    found = verdicts([*steady, blind, other])
+    assert [verdict.word for verdict in found] == [*["agrees"] * 26, "too few runs", "agrees"]
+    assert found[-2].reason == "they scatter so much that no difference could be noticed"
+    assert found[-2].cells == 28, "it was tested all the same"
+    assert (blind.noticeable(found[-1].cell_level or 0) or 0) > 100
+    assert verdicts([judge([1.0, 1.01], NUMBER)])[0].word == "differs", "what differs was noticed"
