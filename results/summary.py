@@ -1,7 +1,9 @@
 """The tables under results/reproduce and results/bench, and the README's section of results, from the records there.
 
-python results/summary.py           # write them, and remove tables that no record gives any more
+python results/summary.py           # write them
 python results/summary.py --check   # say whether they are what the records give
+
+Lines of the records that do not count are told, and so are tables that no record gives; both end it with 1.
 """
 
 import argparse
@@ -12,7 +14,10 @@ from pathlib import Path
 # They lie beside this script, where Python looks first when it runs one.
 from summary_parts import batch_as_memory, bench_headlines, bench_tables, paper_tables, reading, readme_section
 
+from memwrap import store
+from memwrap.bench.record import BenchRecord
 from memwrap.errors import MemwrapError
+from memwrap.paper.records import Records
 
 HERE = Path(__file__).parent
 README = HERE.parent / "README.md"
@@ -23,28 +28,28 @@ def main() -> int:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--check", action="store_true", help="write nothing")
     only_check = options.parse_args().check
-    wanted = files(HERE, README.read_text(encoding="utf-8"))
+    runs = reading.runs_in(HERE)
+    for problem in runs.problems:
+        print(problem, file=sys.stderr)
+    wanted = files(HERE, README.read_bytes().decode(), runs, reading.measured_in(HERE))
+    stale = [path for path, content in wanted.items() if not path.exists() or path.read_bytes() != content.encode()]
+    for path in stale:
+        if only_check:
+            print(f"{_named(path)}: is not what the records give; run python results/summary.py")
+        else:
+            store.write_file(path, wanted[path].encode())
+            print(f"{_named(path)}: written")
     too_many = leftover(HERE, wanted)
-    if only_check:
-        stale = [path for path, content in wanted.items() if not path.exists() or path.read_text("utf-8") != content]
-        for path in [*stale, *too_many]:
-            print(f"{path.relative_to(HERE.parent)}: is not what the records give; run python results/summary.py")
-        if not stale and not too_many:
-            print(f"{len(wanted)} files are what the records give")
-        return bool(stale or too_many)
-    for path, content in wanted.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content, encoding="utf-8")
     for path in too_many:
-        path.unlink()
-        print(f"{path.relative_to(HERE.parent)}: removed, as no record gives it")
-    return 0
+        print(f"{_named(path)}: no record gives it; remove it, unless records are damaged")
+    if not stale:
+        print(f"{len(wanted)} files are what the records give")
+    return bool(runs.problems or too_many or (only_check and stale))
 
 
-def files(folder: Path, readme: str) -> dict[Path, str]:
+def files(folder: Path, readme: str, runs: Records, measured: dict[str, BenchRecord]) -> dict[Path, str]:
     """What the records in a folder give: the text of each file, the README's among them."""
-    runs, measured = reading.runs_in(folder), reading.measured_in(folder)
-    rows, sides = paper_tables.rows_of(runs), batch_as_memory.sides_of(runs)
+    rows, sides = paper_tables.rows_of(runs), batch_as_memory.sides_of(runs.results.values())
     made = paper_tables.files(rows, runs) | batch_as_memory.files(sides) | bench_tables.files(measured)
     section = [
         *paper_tables.paragraphs(rows, runs),
@@ -62,8 +67,12 @@ def leftover(folder: Path, wanted: Iterable[Path]) -> list[Path]:
     return sorted({path for name in MADE for path in folder.glob(f"{name}/*.md")} - set(wanted))
 
 
+def _named(path: Path) -> Path:
+    return path.relative_to(HERE.parent)
+
+
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except MemwrapError as error:
+    except (MemwrapError, OSError, UnicodeError) as error:
         sys.exit(f"results/summary.py: {error}")

@@ -3,7 +3,7 @@
 import importlib.util
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -17,7 +17,7 @@ from memwrap.errors import DataError
 from memwrap.paper.grid import BATCH, RANDOM, Task
 from memwrap.paper.published import published
 from memwrap.paper.records import SHARE, Images, Origin, Record, append
-from tests.paper.recorded import drawn, recorded, tasks_of
+from tests.paper.recorded import drawn, failed, recorded, tasks_of
 
 SCRIPT = Path(__file__).parents[1] / "results" / "summary.py"
 
@@ -63,9 +63,16 @@ def empty_readme(summary: ModuleType) -> str:
     return f"{summary.readme_section.BEGIN}\n{summary.readme_section.END}\n"
 
 
+def made_of(summary: ModuleType, folder: Path, readme: str) -> dict[Path, str]:
+    """What the records in a folder give."""
+    reading = summary.reading
+    found: dict[Path, str] = summary.files(folder, readme, reading.runs_in(folder), reading.measured_in(folder))
+    return found
+
+
 def section(summary: ModuleType, folder: Path) -> str:
     """What becomes of the README."""
-    return readme_of(summary.files(folder, empty_readme(summary)), summary)
+    return readme_of(made_of(summary, folder, empty_readme(summary)), summary)
 
 
 def keep(folder: Path, runs: Sequence[Record]) -> None:
@@ -84,7 +91,7 @@ def runs_of(
 
 def test_the_readme_has_the_table_its_caption_and_a_line_for_each_other(summary: ModuleType, folder: Path) -> None:
     begin, end = summary.readme_section.BEGIN, summary.readme_section.END
-    made = summary.files(folder, f"before\n{begin}\nwhat was there\n{end}\nafter\n")
+    made = made_of(summary, folder, f"before\n{begin}\nwhat was there\n{end}\nafter\n")
     readme = made[summary.README]
     assert readme.startswith(f"before\n{begin}\n\n**Reduced SVHN")
     assert readme.endswith(f"{end}\nafter\n")
@@ -104,17 +111,66 @@ def test_the_readme_has_the_table_its_caption_and_a_line_for_each_other(summary:
     assert {path.name for path in made} >= {"svhn-reduced.md", "explanations.md", "counterfactuals.md", "parameters.md"}
 
 
-def test_a_line_that_does_not_count_is_told(
-    quick: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.fixture
+def at_home(quick: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """Runs the script, with flags, on a folder of results of its own, which has some runs and tables."""
+    monkeypatch.setattr(quick, "HERE", tmp_path / "results")
+    monkeypatch.setattr(quick, "README", tmp_path / "README.md")
+    (tmp_path / "README.md").write_text(empty_readme(quick))
+    keep(tmp_path / "results", runs_of([0.2, 0.3], RANDOM))
+
+    def run(*flags: str) -> int:
+        monkeypatch.setattr("sys.argv", ["summary.py", *flags])
+        code: int = quick.main()
+        return code
+
+    assert run() == 0
+    return run
+
+
+def test_a_line_that_does_not_count_is_told_everywhere(
+    at_home: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    keep(tmp_path, runs_of([0.5], RANDOM) + runs_of([0.6], RANDOM))
-    assert "| 50.00 (45.31 ± 8.19) |" in section(quick, tmp_path)
-    assert "line 2: svhn-1000-resnet18-memory_wrap-100-random-seed0 is passed over" in capsys.readouterr().err
+    keep(tmp_path / "results", runs_of([0.6], RANDOM))
+    assert at_home("--check") == 1
+    said = capsys.readouterr()
+    assert "line 3: svhn-1000-resnet18-memory_wrap-100-random-seed0 is passed over" in said.err
+    assert "README.md: is not what the records give" in said.out
+    assert at_home() == 1
+    for path in (tmp_path / "README.md", tmp_path / "results" / "reproduce" / "svhn-reduced.md"):
+        assert "1 line of the records was passed over" in path.read_text()
+    assert "25.00 ± 7.07" in (tmp_path / "README.md").read_text(), "the older counts, or the first of the same age"
+
+
+def test_a_run_that_failed_is_told_in_the_tables(at_home: Callable[..., int], tmp_path: Path) -> None:
+    task = replace(runs_of([0.5], RANDOM)[0].task, seed=7)
+    append(tmp_path / "results" / "reproduce" / "records.jsonl", failed(task))
+    assert at_home("--check") == 1
+    assert at_home() == 0
+    for path in (tmp_path / "README.md", tmp_path / "results" / "reproduce" / "svhn-reduced.md"):
+        assert "1 run failed and is not counted" in path.read_text()
+
+
+def test_what_records_say_is_shown_as_text(at_home: Callable[..., int], quick: ModuleType, tmp_path: Path) -> None:
+    hostile = f"H200 {quick.readme_section.END} <img src=x> | \x1b[31m"
+    (run,) = runs_of([0.5], RANDOM, samples=2000)
+    images = replace(run.images, source=hostile)
+    keep(tmp_path / "results", [replace(run, origin=replace(run.origin, device=hostile), images=images)])
+    row = measured_row(0.5, subject=hostile, facts={hostile: hostile})
+    origin, left_out = replace(GPU, device=hostile), (LeftOut("memory", hostile, hostile),)
+    measured(tmp_path / "results", "a", [row], origin=origin, images=hostile, left_out=left_out)
+    assert at_home() == 0
+    assert at_home("--check") == 0, "once more, it is the same"
+    for path in (tmp_path / "README.md", *(tmp_path / "results").glob("*/*.md")):
+        text = path.read_text()
+        assert "<img" not in text
+        assert "\x1b" not in text
+        assert text.count(quick.readme_section.END) == (path.name == "README.md")
 
 
 def test_a_readme_without_a_place_is_told(quick: ModuleType, folder: Path) -> None:
     with pytest.raises(SystemExit, match="has no place for results; expected the lines <!-- made by"):
-        quick.files(folder, "no place here")
+        made_of(quick, folder, "no place here")
 
 
 # Tables that are not made any more, or not yet
@@ -123,7 +179,7 @@ def test_a_readme_without_a_place_is_told(quick: ModuleType, folder: Path) -> No
 def test_standard_alone_makes_no_table_of_the_batch_as_memory(quick: ModuleType, tmp_path: Path) -> None:
     keep(tmp_path, runs_of([0.2, 0.3], RANDOM, variant="standard"))
     keep(tmp_path, runs_of([0.4, 0.5], BATCH, data="cifar10"))
-    made = quick.files(tmp_path, empty_readme(quick))
+    made = made_of(quick, tmp_path, empty_readme(quick))
     assert {path.name for path in made} == {"svhn-reduced.md", "cifar10-reduced-batch.md", "README.md"}
     readme = readme_of(made, quick)
     assert "| svhn-reduced | [1 of 1 agree](results/reproduce/svhn-reduced.md), 26 not run, n = 2 |  |" in readme
@@ -172,33 +228,21 @@ def test_what_explanations_are_judged_by_is_told(
     assert "| explanations | [1 of 1 agree](results/reproduce/explanations.md) (0 of 1), 29 not run, n = 3 |" in readme
 
 
-def test_a_table_that_no_record_gives_is_told_and_removed(
-    quick: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_table_that_no_record_gives_is_told(
+    at_home: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(quick, "HERE", tmp_path / "results")
-    monkeypatch.setattr(quick, "README", tmp_path / "README.md")
-    (tmp_path / "README.md").write_text(empty_readme(quick))
-    keep(tmp_path / "results", runs_of([0.2, 0.3], RANDOM))
-    monkeypatch.setattr("sys.argv", ["summary.py"])
-    assert quick.main() == 0
     left = [tmp_path / "results" / name for name in ("reproduce/cifar10-reduced.md", "bench/old.md")]
     for path in left:
         path.parent.mkdir(exist_ok=True)
         path.write_text("once made")
-    capsys.readouterr()
-
-    monkeypatch.setattr("sys.argv", ["summary.py", "--check"])
-    assert quick.main() == 1
-    told = capsys.readouterr().out
-    assert told.count("is not what the records give") == 2
-    assert all(path.exists() for path in left)
-
-    monkeypatch.setattr("sys.argv", ["summary.py"])
-    assert quick.main() == 0
-    assert not any(path.exists() for path in left)
-    assert (tmp_path / "results" / "reproduce" / "svhn-reduced.md").exists()
-    monkeypatch.setattr("sys.argv", ["summary.py", "--check"])
-    assert quick.main() == 0
+    for flags in (("--check",), ()):
+        capsys.readouterr()
+        assert at_home(*flags) == 1
+        assert capsys.readouterr().out.count("no record gives it; remove it") == 2
+    assert all(path.read_text() == "once made" for path in left), "records may only be damaged"
+    for path in left:
+        path.unlink()
+    assert at_home("--check") == 0
 
 
 # The batch as memory against two passes
@@ -244,7 +288,7 @@ def trained_both_ways(tmp_path: Path) -> Path:
 
 
 def test_the_two_ways_of_training_stand_side_by_side(quick: ModuleType, trained_both_ways: Path) -> None:
-    made = quick.files(trained_both_ways, empty_readme(quick))
+    made = made_of(quick, trained_both_ways, empty_readme(quick))
     text = made[trained_both_ways / "reproduce" / "batch-as-memory.md"]
     lines = [line for line in text.splitlines() if line.startswith("| SVHN")]
     assert lines == [
@@ -269,7 +313,7 @@ def test_the_readme_names_the_cells_that_are_far_apart(quick: ModuleType, traine
 
 def test_the_readme_says_nothing_more_where_none_is_far(quick: ModuleType, tmp_path: Path) -> None:
     keep(tmp_path, runs_of([0.5, 0.6], BATCH) + runs_of([0.5, 0.7], RANDOM))
-    made = quick.files(tmp_path, empty_readme(quick))
+    made = made_of(quick, tmp_path, empty_readme(quick))
     assert "in 1 of 1 [cells](results/reproduce/batch-as-memory.md)" in readme_of(made, quick)
     assert "by more for" not in readme_of(made, quick)
     # 0 and -10: a deviation of 7.07 over the root of 2.
@@ -362,7 +406,7 @@ def measured(
 
 
 def bench_table(summary: ModuleType, folder: Path, name: str) -> str:
-    return summary.files(folder, empty_readme(summary))[folder / "bench" / f"{name}.md"]
+    return made_of(summary, folder, empty_readme(summary))[folder / "bench" / f"{name}.md"]
 
 
 def test_a_record_of_bench_becomes_a_table_of_all_its_rows(quick: ModuleType, tmp_path: Path) -> None:
@@ -371,8 +415,8 @@ def test_a_record_of_bench_becomes_a_table_of_all_its_rows(quick: ModuleType, tm
     text = bench_table(quick, tmp_path, "mine")
     assert text.startswith(
         "### memwrap bench: mine\n\n"
-        "NVIDIA H200, memwrap 0.1.0, torch 2.11.0, memorywrap 1.1.7, entmax 1.3, 2026-11-16; "
-        "commit 0123456789 with changes, CUDA 13.0, 16 CPU threads. Images: random pixels.\n"
+        "NVIDIA H200, memwrap 0.1.0, torch 2.11.0, memorywrap 1.1.7, entmax 1.3, 2026-11-16, by a program with changes "
+        "that were not yet committed; commit 0123456789, CUDA 13.0, 16 CPU threads. Images: random pixels.\n"
     )
     assert "**Training**, for each step\n\n| encoder |" in text
     assert (
@@ -448,7 +492,7 @@ def test_the_readme_tells_headlines_by_their_rule(quick: ModuleType, tmp_path: P
         "| one step: published, arithmetic alone, against published loop | – | 2.0 times as fast (4 ms, 8 ms) "
         "| steps, n = 3 |",
         "| whole training, 280 steps: our 5 runs side by side, each, against published loop | – "
-        "| 10.0 times as fast (4 ms, 40 ms) | steps, n = 3 |",
+        "| 10.0 times as fast (4 ms, 40 ms); quartiles 8.0 to 13.3 | steps, n = 3 |",
         "| one step, our 5 runs side by side, each: Memory Wrap, two passes, against Standard | – | 1.50 "
         "| steps, n = 3 |",
         "| one step, our 5 runs side by side, each: Memory Wrap, batch as memory, against Standard | – | 1.25 "
@@ -463,7 +507,7 @@ def test_the_readme_tells_headlines_by_their_rule(quick: ModuleType, tmp_path: P
     assert "|  | EfficientNetB0 | ResNet18 | from |" in readme
     assert (
         "Full tables: [predicting](results/bench/predicting.md), [steps](results/bench/steps.md) on NVIDIA H200, "
-        "memwrap 0.1.0, torch 2.11.0, memorywrap 1.1.7, entmax 1.3, 2026-11-16."
+        "memwrap 0.1.0, torch 2.11.0, memorywrap 1.1.7, entmax 1.3, 2026-11-16, by a program with changes"
     ) in readme
 
 
@@ -476,15 +520,18 @@ def test_of_two_records_of_a_comparison_the_newest_counts(quick: ModuleType, tmp
         f"| {label} | 2.0 times as fast (4 ms, 8 ms) | 4.0 times as fast (4 ms, 16 ms) | a, b, n = 3 to 8 |",
     ]
     readme = section(quick, tmp_path)
-    assert "entmax 1.3, 2026-11-17; [b](results/bench/b.md) on NVIDIA H200" in readme
+    assert (
+        "entmax 1.3, 2026-11-17, by a program with changes that were not yet committed; [b](results/bench/b.md) on"
+        in readme
+    )
 
 
 def test_another_device_takes_no_headline_away(quick: ModuleType, tmp_path: Path) -> None:
     measured(tmp_path, "a", [predicting(1.5)])
     measured(tmp_path, "b", [predicting(2.5)], date="2026-11-17T10:00:00+00:00", origin=replace(GPU, device="cpu"))
     assert [line.split(" | ")[1:] for line in headline_lines(quick, tmp_path)] == [
-        ["1.50", "a, n = 3 |"],
-        ["2.50", "b, n = 3 |"],
+        ["1.50", "NVIDIA H200: a, n = 3 |"],
+        ["2.50", "cpu: b, n = 3 |"],
     ]
 
 

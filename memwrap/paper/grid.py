@@ -77,9 +77,14 @@ class Task:
         return self.data, samples, self.encoder, self.variant, self.memory_size, self.memory, self.seed
 
 
+def is_of_runs(table: str) -> bool:
+    """Whether runs, or counting, give a table: one is of times."""
+    return table != "cost"
+
+
 def check_is_of_runs(table: str) -> None:
-    """A SettingsError for the one table that no run gives."""
-    if table == "cost":
+    """A SettingsError if a table is not."""
+    if not is_of_runs(table):
         raise SettingsError("table 'cost' is of times, not of runs; memwrap bench --only sizes measures them")
 
 

@@ -195,8 +195,8 @@ def as_json(entry: Record | Failure) -> dict[str, Any]:
 def read(paths: Sequence[Path], settings_for: Callable[[Task], Settings] = settings_of) -> Records:
     """All that files of records hold; one that is not there holds nothing.
 
-    A run may be in them twice. With the same results it counts once. With others, the first counts, in the order of the
-    files and their lines, and that is told: neither may be chosen by what it found, and a seed has but one vote.
+    A run may be in them twice. With the same results it counts once. With others, the older counts, whichever file
+    has it, and that is told: neither may be chosen by what it found, and a seed has but one vote.
     settings_for: what a run must have been made with; one of another recipe is no part of the table.
     """
     results: dict[Task, Record] = {}
@@ -217,9 +217,11 @@ def read(paths: Sequence[Path], settings_for: Callable[[Task], Settings] = setti
         elif task not in results:
             results[task], places[task] = entry, place
         elif other := _differs(results[task], entry):
+            if entry.date < results[task].date:
+                results[task], places[task], place = entry, place, places[task]
             problems.append(
                 f"{place}: {task.name} is passed over, as it is in {places[task]}, too, with other {other}; "
-                "the first counts"
+                "the older counts"
             )
     left = tuple(failure for task, failure in failures.items() if task not in results)
     return Records(results, left, tuple(problems))

@@ -28,14 +28,14 @@ COLUMNS = (
 
 def as_markdown(rows: Sequence[Row], title: str, caption: str) -> str:
     """A heading, the table in cells of several lines, what it comes to, and the caption: device, versions, date."""
-    parts, marks = [f"### {_text(title)}"], numbered_notes(rows)
+    parts, marks = [f"### {plain_text(title)}"], numbered_notes(rows)
     for block in blocks(rows):
         if block.source:
-            parts.append(f"**{_text(source_words(block.source))}**")
+            parts.append(f"**{plain_text(source_words(block.source))}**")
         parts.append(_markdown_table(block, marks))
-    parts += [_text(tally(rows)), _text(legend(rows))]
-    parts += [f"<sup>{number}</sup> {_text(note)}" for note, number in marks.items()]
-    parts += [_text(note) for note in (*about(rows[0].table).notes, caption) if note]
+    parts += [plain_text(tally(rows)), plain_text(legend(rows))]
+    parts += [f"<sup>{number}</sup> {plain_text(note)}" for note, number in marks.items()]
+    parts += [plain_text(note) for note in (*about(rows[0].table).notes, caption) if note]
     return "\n\n".join(parts) + "\n"
 
 
@@ -100,10 +100,11 @@ def _markdown_cell(row: Row | None, marks: Mapping[str, int]) -> str:
     return "<br>".join(lines)
 
 
-def _text(words: str) -> str:
-    """Text that Markdown takes for nothing else, in one paragraph."""
+def plain_text(words: str) -> str:
+    """What Markdown shows as these words and nothing else, in one paragraph."""
     marks = {"&": "&amp;", "<": "&lt;", ">": "&gt;", **{mark: f"\\{mark}" for mark in "\\`*_[]|#"}}
-    return "".join(marks.get(letter, letter) for letter in " ".join(words.split()))
+    seen = (letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in " ".join(words.split()))
+    return "".join(marks.get(letter, letter) for letter in seen)
 
 
 def _csv_line(row: Row) -> dict[str, object]:

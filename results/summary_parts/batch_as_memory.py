@@ -11,6 +11,7 @@ from memwrap.errors import DataError
 from memwrap.paper import records, tables
 from memwrap.paper.grid import BATCH, RANDOM, Task
 from memwrap.paper.records import Record
+from memwrap.paper.rendering import plain_text
 from memwrap.paper.rows import DATA
 from summary_parts.markdown import markdown_table
 from summary_parts.wording import NOTHING, encoder_name, span, where
@@ -95,7 +96,7 @@ def files(sides: Sequence[Sides]) -> dict[str, str]:
         "two runs of a seed have the same training images; its standard error is s/√n of these differences. "
         f"**Bold**: beyond {FAR} standard errors. With equal true means, chance alone puts one cell in nine there if "
         "there are five seeds, one in fifteen if there are fifteen.",
-        tables.caption_of([run for each in sides for run in each.runs]),
+        plain_text(tables.caption_of([run for each in sides for run in each.runs])),
     ]
     return {FILE: "\n\n".join(parts) + "\n"}
 

@@ -7,6 +7,7 @@ from memwrap.bench import inference, memory, training
 from memwrap.bench.record import BenchRecord, Row
 from memwrap.bench.words import bytes_shown, seconds_shown
 from memwrap.paper.grid import BATCH, RANDOM, STANDARD
+from memwrap.paper.rendering import plain_text
 from memwrap.paper.rows import ENCODERS, VARIANTS, once
 from summary_parts.bench_tables import file_of
 from summary_parts.markdown import markdown_table
@@ -30,7 +31,7 @@ class Told:
     label: str
     encoder: str
     device: str
-    record: str  # its name
+    record: str  # its name, and whether it is whole
     rounds: int
     text: str
 
@@ -40,7 +41,7 @@ def paragraphs(measured: Mapping[str, BenchRecord]) -> list[str]:
     measured = {name: record for name, record in measured.items() if not record.asked.get("quick")}
     by_place: dict[str, list[str]] = {}
     for name, record in measured.items():
-        by_place.setdefault(where([record]), []).append(f"[{name}](results/{file_of(name)})")
+        by_place.setdefault(where([record]), []).append(f"[{plain_text(name)}](results/{file_of(name)})")
     full = "; ".join(f"{', '.join(links)} on {place}" for place, links in by_place.items())
     about = (
         "**Speed**, by `memwrap bench`: the time of one thing over that of another, the median of n rounds in which "
@@ -61,7 +62,8 @@ def _headlines(measured: Mapping[str, BenchRecord]) -> list[Told]:
             for row in record.rows:
                 if row.encoder is not None and headline.holds(row):
                     said, device = headline.said(row, record), record.origin.device
-                    told = Told(_label_of(row), row.encoder, device, name, row.rounds, said)
+                    source = name if record.complete else f"{name} (stopped before its end)"
+                    told = Told(_label_of(row), row.encoder, device, source, row.rounds, said)
                     newest[device, told.label, told.encoder] = told
     return list(newest.values())
 
@@ -78,9 +80,11 @@ def _table(told: Sequence[Told]) -> str:
     lines = []
     for label, device in once((each.label, each.device) for each in told):
         own = {each.encoder: each for each in told if (each.label, each.device) == (label, device)}
-        texts = [own[encoder].text if encoder in own else NOTHING for encoder in encoders]
-        sources = ", ".join(once(each.record for each in own.values()))
-        lines.append([label, *texts, f"{sources}, n = {span(each.rounds for each in own.values())}"])
+        texts = [plain_text(own[encoder].text) if encoder in own else NOTHING for encoder in encoders]
+        sources = plain_text(", ".join(once(each.record for each in own.values())))
+        if len({each.device for each in told}) > 1:
+            sources = f"{plain_text(device)}: {sources}"
+        lines.append([plain_text(label), *texts, f"{sources}, n = {span(each.rounds for each in own.values())}"])
     return markdown_table(["", *map(encoder_name, encoders), "from"], lines)
 
 
@@ -132,6 +136,12 @@ def _times_as_fast(row: Row, record: BenchRecord) -> str:
     return f"{1 / row.ratio.median:.1f} times as fast ({times})"
 
 
+def _times_as_fast_and_quartiles(row: Row, record: BenchRecord) -> str:
+    """Of whole trainings, the first of which in a process also compiles kernels, and takes longer."""
+    fastest, slowest = (1 / each for each in (row.ratio.lower, row.ratio.upper))
+    return f"{_times_as_fast(row, record)}; quartiles {slowest:.1f} to {fastest:.1f}"
+
+
 def _ratio(row: Row, record: BenchRecord) -> str:
     return f"{row.ratio.median:.2f}"
 
@@ -156,7 +166,7 @@ HEADLINES = (
     Headline(_is_side_by_side(training.STEPS), _times_as_fast),
     Headline(_is_step_of(training.LOOP), _times_as_fast),
     Headline(_is_step_of(training.ARITHMETIC), _times_as_fast),
-    Headline(_is_side_by_side(training.WHOLE), _times_as_fast),
+    Headline(_is_side_by_side(training.WHOLE), _times_as_fast_and_quartiles),
     Headline(_is_step_with(RANDOM), _ratio),
     Headline(_is_step_with(BATCH), _ratio),
     Headline(_is_read, _ratio_read_and_not),

@@ -5,6 +5,7 @@ from typing import Any
 
 from memwrap.bench.record import BenchRecord, Row
 from memwrap.bench.words import HEADS, ROOM_HEADS, TITLES, columns_of, room_of
+from memwrap.paper.rendering import plain_text
 from memwrap.paper.rows import once
 from summary_parts.markdown import markdown_table
 from summary_parts.wording import encoder_name, where
@@ -34,16 +35,18 @@ def conditions(rows: Iterable[Row]) -> list[str]:
         fact: values for fact, values in first.items() if all(each.get(fact) == values for each in found.values())
     }
     own = {name: {fact: facts[fact] for fact in facts if fact not in shared} for name, facts in found.items()}
-    return [f"- {name}: {_facts_said(facts)}" for name, facts in {"All": shared, **own}.items() if facts]
+    return [
+        f"- {plain_text(f'{name}: {_facts_said(facts)}')}" for name, facts in {"All": shared, **own}.items() if facts
+    ]
 
 
 def _text(name: str, record: BenchRecord) -> str:
     origin = record.origin
-    commit = f"commit {origin.commit[:10]}{' with changes' * bool(origin.dirty)}, " if origin.commit else ""
+    commit = f"commit {origin.commit[:10]}, " if origin.commit else ""
     cuda = f"CUDA {origin.versions['cuda']}, " if "cuda" in origin.versions else ""
     parts = [
-        f"### memwrap bench: {name}",
-        f"{where([record])}; {commit}{cuda}{record.threads} CPU threads. Images: {record.images}.",
+        f"### memwrap bench: {plain_text(name)}",
+        f"{where([record])}; " + plain_text(f"{commit}{cuda}{record.threads} CPU threads. Images: {record.images}."),
         "Ratio: time / time of what stands beside it, in each round; the median, and quartiles. Below 1 is faster. "
         "All times are medians, too.",
     ]
@@ -54,9 +57,16 @@ def _text(name: str, record: BenchRecord) -> str:
     for part in once(row.part for row in record.rows):
         rows = [row for row in record.rows if row.part == part]
         units = " or ".join(once(row.unit for row in rows))
-        parts += [f"**{TITLES.get(part, part)}**, for each {units}", _table(rows), "\n".join(conditions(rows))]
+        parts += [
+            f"**{TITLES.get(part, plain_text(part))}**, for each {plain_text(units)}",
+            _table(rows),
+            "\n".join(conditions(rows)),
+        ]
     if record.left_out:
-        parts += ["**Left out**", "\n".join(f"- {each.subject} ({each.reason})" for each in record.left_out)]
+        parts += [
+            "**Left out**",
+            "\n".join(f"- {plain_text(f'{each.subject} ({each.reason})')}" for each in record.left_out),
+        ]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
@@ -64,7 +74,8 @@ def _table(rows: Sequence[Row]) -> str:
     """As `memwrap bench` prints it, with the rounds, and without the columns of room where none was measured."""
     room = any(row.peak is not None or row.base_peak is not None for row in rows)
     lines = [
-        [encoder_name(row.encoder or ""), *columns_of(row)[1:], str(row.rounds), *room_of(row) * room] for row in rows
+        [encoder_name(row.encoder or ""), *map(plain_text, columns_of(row)[1:]), str(row.rounds), *room_of(row) * room]
+        for row in rows
     ]
     return markdown_table([*HEADS, "rounds", *ROOM_HEADS * room], lines)
 

@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from memwrap.paper import tables
-from memwrap.paper.grid import BATCH, MEASURED, RANDOM, cells_of
+from memwrap.paper.grid import BATCH, MEASURED, RANDOM, cells_of, is_of_runs, task_for
 from memwrap.paper.published import published
 from memwrap.paper.published import tables as known_tables
-from memwrap.paper.records import Record
-from memwrap.paper.rendering import as_markdown
+from memwrap.paper.records import Record, Records
+from memwrap.paper.rendering import as_markdown, plain_text
 from memwrap.paper.rows import Block, Row, blocks, once
 from memwrap.paper.words import NO_RUNS, agreeing_otherwise, scatters, without_runs, words
 from summary_parts.markdown import markdown_table
@@ -16,29 +16,28 @@ from summary_parts.wording import span, where
 SHOWN = "svhn-reduced"  # the table that the README shows whole
 
 
-def rows_of(known: Sequence[Record]) -> dict[tuple[str, str], list[Row]]:
+def rows_of(known: Records) -> dict[tuple[str, str], list[Row]]:
     """The rows of each table and each way of training that there are runs of."""
-    return {(table, way): rows for table in known_tables() for way, rows in _rows_by_memory(table, known)}
+    runs = list(known.results.values())
+    return {(table, way): rows for table in known_tables() for way, rows in _rows_by_memory(table, runs)}
 
 
-def files(found: Mapping[tuple[str, str], Sequence[Row]], known: Sequence[Record]) -> dict[str, str]:
+def files(found: Mapping[tuple[str, str], Sequence[Row]], known: Records) -> dict[str, str]:
     """The text of each table, by its file's name in results/."""
     return {
-        _file_of(table, way): as_markdown(
-            rows, tables.title_of(table, way), tables.caption_of(_runs_of(table, way, known))
-        )
+        _file_of(table, way): as_markdown(rows, tables.title_of(table, way), _caption(table, way, known))
         for (table, way), rows in found.items()
     }
 
 
-def paragraphs(found: Mapping[tuple[str, str], Sequence[Row]], known: Sequence[Record]) -> list[str]:
+def paragraphs(found: Mapping[tuple[str, str], Sequence[Row]], known: Records) -> list[str]:
     """One table whole, and what each comes to."""
     return [*_shown_table(found, known), *_all_tables(found, known)]
 
 
 def _rows_by_memory(table: str, known: Sequence[Record]) -> Iterator[tuple[str, list[Row]]]:
     """The rows of a table for each way of training that there are runs of; `parameters` needs none."""
-    if table == "cost":
+    if not is_of_runs(table):
         return
     for way in (RANDOM, BATCH):
         # Standard has no memory: its runs are in the tables of both ways, and alone make none of the second.
@@ -57,7 +56,15 @@ def _runs_of(table: str, way: str, known: Sequence[Record]) -> list[Record]:
     return [run for runs in tables.by_cell(published(table), known, way).values() for run in runs]
 
 
-def _shown_table(found: Mapping[tuple[str, str], Sequence[Row]], known: Sequence[Record]) -> list[str]:
+def _caption(table: str, way: str, known: Records) -> str:
+    """As `memwrap reproduce` has it: which runs failed and what was passed over is told, too."""
+    groups = {task_for(cell, 0, way).group for cell in published(table) if cell.metric in MEASURED}
+    failures = [failure for failure in known.failures if failure.task.group in groups]
+    runs = _runs_of(table, way, list(known.results.values()))
+    return tables.caption_of(runs, failures, passed_over=len(known.problems) if groups else 0)
+
+
+def _shown_table(found: Mapping[tuple[str, str], Sequence[Row]], known: Records) -> list[str]:
     """The table that is shown whole."""
     if not (rows := found.get((SHOWN, RANDOM))):
         return []
@@ -67,7 +74,7 @@ def _shown_table(found: Mapping[tuple[str, str], Sequence[Row]], known: Sequence
         "All of this section is made by `.venv/bin/python results/summary.py` from the records in "
         "[results](results/README.md).",
         _compact(blocks(rows)[0]),
-        tables.caption_of(_runs_of(SHOWN, RANDOM, known)),
+        plain_text(_caption(SHOWN, RANDOM, known)),
     ]
 
 
@@ -92,11 +99,12 @@ def _compact_cell(row: Row | None, with_runs: bool) -> str:
     return f"**{text}**" if said.kind == "differs" else text
 
 
-def _all_tables(found: Mapping[tuple[str, str], Sequence[Row]], known: Sequence[Record]) -> list[str]:
+def _all_tables(found: Mapping[tuple[str, str], Sequence[Row]], known: Records) -> list[str]:
     """A line for each table, and in it what each way of training comes to."""
     if not found:
         return []
-    runs = list({run.task: run for table, way in found for run in _runs_of(table, way, known)}.values())
+    every = list(known.results.values())
+    runs = list({run.task: run for table, way in found for run in _runs_of(table, way, every)}.values())
     about = "**All tables**: how many cells agree with the paper by that test, out of those that can be judged."
     if runs:
         about += (
@@ -105,9 +113,12 @@ def _all_tables(found: Mapping[tuple[str, str], Sequence[Row]], known: Sequence[
     if any(agreeing_otherwise(rows) for rows in found.values()):
         about += (
             " Explanations are judged with memories of which as small a share was trained on as in the paper, whose "
-            "training sets had more images; with memories from all of ours, it is as said in brackets."
+            "training sets had more images, where enough runs have such memories; in brackets, how many of these cells "
+            "agree with memories from all of our training images."
         )
-    if absent := [table for table in known_tables() if table != "cost" and not any(table == made for made, _ in found)]:
+    if absent := [
+        table for table in known_tables() if is_of_runs(table) and not any(table == made for made, _ in found)
+    ]:
         about += f" Not run: {', '.join(absent)}."
     lines = []
     for table in once(table for table, _ in found):

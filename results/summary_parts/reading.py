@@ -1,20 +1,16 @@
 """Reads the records: runs of `memwrap reproduce`, and what `memwrap bench` measured."""
 
-import sys
 from pathlib import Path
 
 from memwrap.bench import record as bench
 from memwrap.bench.record import BenchRecord
 from memwrap.paper import records
-from memwrap.paper.records import Record
+from memwrap.paper.records import Records
 
 
-def runs_in(folder: Path) -> list[Record]:
-    """All that count; lines that do not are told on standard error."""
-    read = records.read(sorted(folder.glob("reproduce/*.jsonl")))
-    for problem in read.problems:
-        print(problem, file=sys.stderr)
-    return list(read.results.values())
+def runs_in(folder: Path) -> Records:
+    """All that the files of records in a folder hold."""
+    return records.read(sorted(folder.glob("reproduce/*.jsonl")))
 
 
 def measured_in(folder: Path) -> dict[str, BenchRecord]:

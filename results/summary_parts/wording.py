@@ -4,23 +4,29 @@ from collections.abc import Iterable, Sequence
 
 from memwrap.bench.record import BenchRecord
 from memwrap.paper.records import Record
+from memwrap.paper.rendering import plain_text
 from memwrap.paper.rows import ENCODERS, once
 
 NOTHING = "–"
 
 
 def where(made: Sequence[Record | BenchRecord]) -> str:
-    """Device, versions and date, as "NVIDIA H200, memwrap 0.1.0, torch 2.11.0, 2026-11-16"."""
+    """Device, versions and date, as "NVIDIA H200, memwrap 0.1.0, torch 2.11.0, 2026-11-16", in Markdown."""
     dates = sorted(each.date[:10] for each in made)
-    parts = [" and ".join(once(each.origin.device for each in made))]
+    parts = [plain_text(" and ".join(once(each.origin.device for each in made)))]
     for package in ("memwrap", "torch", "memorywrap", "entmax"):
         if versions := once(each.origin.versions[package] for each in made if package in each.origin.versions):
-            parts.append(f"{package} {' and '.join(versions)}")
-    return ", ".join([*parts, dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"])
+            parts.append(plain_text(f"{package} {' and '.join(versions)}"))
+    parts.append(plain_text(dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"))
+    if changed := sum(each.origin.dirty is True for each in made):
+        many = "" if changed == len(made) else f"{changed} of {len(made)} "
+        parts.append(f"{many}by a program with changes that were not yet committed")
+    return ", ".join(parts)
 
 
 def encoder_name(encoder: str) -> str:
-    return ENCODERS.get(encoder, encoder) if encoder else ""
+    """As the paper has it; that of another is its own."""
+    return ENCODERS.get(encoder, plain_text(encoder)) if encoder else ""
 
 
 def span(numbers: Iterable[int]) -> str:

@@ -279,18 +279,18 @@ def test_the_same_results_twice_count_once(tmp_path: Path) -> None:
     assert found.problems == ()
 
 
-def test_of_different_results_of_a_run_the_first_counts_and_that_is_told(tmp_path: Path) -> None:
+def test_of_different_results_of_a_run_the_older_counts_and_that_is_told(tmp_path: Path) -> None:
     here, there = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
     append(here, recorded(accuracy=0.5))
     append(there, recorded(seed(0)))
-    append(there, recorded(accuracy=0.9))
-    found = read([here, there])
-    assert found.results[TASK] == recorded(accuracy=0.5)
-    assert found.problems == (
-        f"{there}, line 2: {TASK.name} is passed over, as it is in {here}, line 1, too, with other results; "
-        "the first counts",
-    )
-    assert read([there, here]).results[TASK] == recorded(accuracy=0.9)
+    append(there, recorded(accuracy=0.9, date="2027-01-01T00:00:00+00:00"))
+    for paths in ([here, there], [there, here]):
+        found = read(paths)
+        assert found.results[TASK] == recorded(accuracy=0.5)
+        assert found.problems == (
+            f"{there}, line 2: {TASK.name} is passed over, as it is in {here}, line 1, too, with other results; "
+            "the older counts",
+        )
 
 
 def test_a_run_on_other_images_is_not_the_same(tmp_path: Path) -> None:
@@ -299,7 +299,7 @@ def test_a_run_on_other_images_is_not_the_same(tmp_path: Path) -> None:
     append(here, one)
     append(there, replace(one, images=replace(one.images, fingerprint="another")))
     (problem,) = read([here, there]).problems
-    assert problem.endswith("too, with other images; the first counts")
+    assert problem.endswith("too, with other images; the older counts")
 
 
 def test_where_nothing_can_be_written_is_told_before(tmp_path: Path) -> None:
