@@ -137,7 +137,9 @@ def _times_as_fast(row: Row, record: BenchRecord) -> str:
 
 
 def _times_as_fast_and_quartiles(row: Row, record: BenchRecord) -> str:
-    """Of whole trainings, the first of which in a process also compiles kernels, and takes longer."""
+    """Of whole trainings, which differ more from round to round than others do."""
+    if row.rounds == 1:
+        return _times_as_fast(row, record)
     fastest, slowest = (1 / each for each in (row.ratio.lower, row.ratio.upper))
     return f"{_times_as_fast(row, record)}; quartiles {slowest:.1f} to {fastest:.1f}"
 

@@ -7,6 +7,7 @@ import torch
 
 from memwrap.bench import inference
 from memwrap.bench.record import LeftOut, Row
+from memwrap.layer import MemoryWrap, PreparedMemory
 from tests.bench import PretendGpu, seen, stand
 
 REMEMBERED, ENCODED = "Memory Wrap, 4 remembered", "published layer, 4 encoded with each batch"
@@ -50,6 +51,31 @@ def test_without_the_published_package_the_rest_is_measured(monkeypatch: pytest.
     assert "pip install memorywrap" in left_out.reason
     assert isinstance(row, Row)
     assert row.name == REMEMBERED
+
+
+def test_each_encodes_all_images_and_only_ours_looks_into_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    where, encoded, memories = stand(inference_batch=5), [], []
+    list(inference.measure(where, "tiny"))
+    first = torch.nn.Conv2d.forward
+    judge = MemoryWrap.forward_prepared
+
+    def forward(self: torch.nn.Conv2d, images: torch.Tensor) -> torch.Tensor:
+        if images.shape[1] == 3:
+            encoded.append(len(images))
+        return first(self, images)
+
+    def forward_prepared(self: MemoryWrap, encodings: torch.Tensor, memory: PreparedMemory) -> torch.Tensor:
+        memories.append((len(encodings), len(memory.encodings)))
+        return judge(self, encodings, memory)
+
+    monkeypatch.setattr(torch.nn.Conv2d, "forward", forward)
+    monkeypatch.setattr(MemoryWrap, "forward_prepared", forward_prepared)
+    expected = {"Standard": ([5], []), REMEMBERED: ([5], [(5, 4)]), ENCODED: ([5, 4], [])}
+    for name, found in expected.items():
+        encoded.clear()
+        memories.clear()
+        seen(where)[name].run()
+        assert (encoded, memories) == found, name
 
 
 def test_all_are_in_evaluation_mode(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ import torch
 
 from memwrap.bench import memory
 from memwrap.bench.record import Finding, LeftOut, Row
+from memwrap.layer import MemoryWrap, PreparedMemory
 from tests.bench import CPU, seen, stand
 
 SIZES = (10, 5_000)
@@ -99,3 +100,19 @@ def test_the_memory_is_what_predictions_are_made_with() -> None:
     assert used < 100
     assert row.facts["samples_used"] == pytest.approx(used.item(), abs=0.06)
     assert set(seen(where)) == {"Standard", "Memory Wrap, 200 encodings"}
+
+
+def test_what_is_timed_encodes_all_images_and_judges_them_by_the_whole_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    where, judged = stand(memories=(10, 200)), []
+    list(memory.measure(where, "tiny"))
+    judge = MemoryWrap.forward_prepared
+
+    def forward_prepared(self: MemoryWrap, encodings: torch.Tensor, prepared: PreparedMemory) -> torch.Tensor:
+        judged.append((encodings.shape, len(prepared.encodings)))
+        return judge(self, encodings, prepared)
+
+    monkeypatch.setattr(MemoryWrap, "forward_prepared", forward_prepared)
+    for size in (10, 200):
+        judged.clear()
+        seen(where)[f"Memory Wrap, {size} encodings"].run()
+        assert judged == [((4, 128), size)]

@@ -79,17 +79,22 @@ def test_its_loss_falls() -> None:
 def test_each_step_has_a_memory_of_its_own_drawn_from_the_training_images(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = settings_for(epochs=2)
     loop = loop_for(settings)
-    real, memories = loop.step, []
+    real, memories, batches = loop.step, [], []
     known = [image for image, _ in Pictures(images_for(IMAGES), new_model(settings).transform)]  # type: ignore[attr-defined]
 
+    def which(images: Tensor) -> tuple[int, ...]:
+        return tuple(next(i for i, image in enumerate(known) if image.equal(each)) for each in images)
+
     def step(images: Tensor, labels: Tensor, memory: Tensor) -> Tensor:
-        memories.append(tuple(next(i for i, image in enumerate(known) if image.equal(each)) for each in memory))
+        memories.append(which(memory))
+        batches.append(which(images))
         return real(images, labels, memory)
 
     monkeypatch.setattr(loop, "step", step)
     list(loop.losses())
     assert len(memories) == len(set(memories)) == 8
     assert all(len(set(memory)) == settings.memory_size for memory in memories)
+    assert all(set(memory) - set(batch) for memory, batch in zip(memories, batches, strict=True)), "not the batch's own"
 
 
 def test_it_sees_each_image_at_most_once_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:

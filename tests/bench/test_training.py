@@ -38,7 +38,7 @@ def test_on_a_cpu_the_loop_is_measured() -> None:
     rows, left_out = measured(stand())
     assert names(rows["published loop, step"]) == ["published, arithmetic alone", LOOP]
     assert names(rows["Standard, step"]) == MEMORIES
-    assert names(rows["published loop, training"]) == [LOOP]
+    assert names(rows["published loop, training"]) == [LOOP] * 2
     assert [(each.subject, each.reason) for each in left_out] == [
         ("tiny, runs side by side", "they need a GPU, and Triton")
     ]
@@ -51,7 +51,7 @@ def test_on_a_gpu_runs_side_by_side_are_measured_too() -> None:
     fairer = "published loop, cuDNN not deterministic"
     assert names(rows["published loop, step"]) == [fairer, "published, arithmetic alone", LOOP, SIDE_BY_SIDE]
     assert names(rows["Standard, step"]) == MEMORIES
-    assert names(rows["published loop, training"]) == [LOOP, SIDE_BY_SIDE]
+    assert names(rows["published loop, training"]) == [LOOP, SIDE_BY_SIDE] * 2
     assert left_out == []
 
 
@@ -105,10 +105,14 @@ def test_so_many_steps_are_taken_as_are_counted(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_whole_trainings_are_of_each_run() -> None:
-    where = stand(PretendGpu, epochs=2)
+    where = stand(PretendGpu, epochs=2, rounds=3, training_rounds=2)
     rows = list(training.trainings_beside_published(where, "tiny"))
     assert {name: each.units for name, each in seen(where).items()} == {"published loop": 1, LOOP: 1, SIDE_BY_SIDE: 2}
-    assert {row.subject for row in rows if isinstance(row, Row)} == {"whole training, 4 steps"}
+    assert [(row.subject, row.name, row.rounds) for row in rows if isinstance(row, Row)] == [
+        (f"{which} training of a process, 4 steps", name, rounds)
+        for which, rounds in (("first", 1), ("another", 2))
+        for name in (LOOP, SIDE_BY_SIDE)
+    ]
 
 
 def test_rows_say_under_which_conditions() -> None:

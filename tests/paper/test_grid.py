@@ -7,7 +7,7 @@ import pytest
 
 from memwrap.cli.train import chosen_settings
 from memwrap.errors import SettingsError
-from memwrap.paper.grid import Task, cells_of, grouped, settings_of
+from memwrap.paper.grid import TRAINING_IMAGES, Task, cells_of, grouped, settings_of
 from memwrap.paper.published import published, tables
 from tests.paper.recorded import tasks_of
 
@@ -169,3 +169,8 @@ def test_groups_are_cut_to_what_runs_side_by_side() -> None:
     parts = grouped(tasks, 3)
     assert [[task.seed for task in part] for part in parts] == [[0, 1, 2], [3, 4]] * 3
     assert [task for part in parts for task in part] == tasks
+
+
+def test_the_paper_s_training_sets_have_what_is_published_less_what_is_set_apart() -> None:
+    """Of 73,257, 50,000 and 90,000 images; a share of memories that were trained on is taken of these."""
+    assert TRAINING_IMAGES == {"svhn": 73_257 - 6000, "cifar10": 50_000 - 6000, "cinic10": 90_000 - 10}
