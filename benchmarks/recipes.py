@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from memwrap.metrics import mean_and_spread
+from memwrap.paper.records import origin_of
 from memwrap.recipes import recipe
 from memwrap.runs.data import data_for
 from memwrap.runs.evaluation import evaluate_run
@@ -63,7 +64,9 @@ def ending(out: Path, seconds: float, evaluation: dict[str, Any]) -> dict[str, A
     run = json.loads((out / "run.json").read_text())
     scores = {key: value for key, value in evaluation.items() if key in ("images", "standard", "remembered", "drawn")}
     made = {name: run[name] for name in ("settings", "versions", "device", "created")}
-    return {"seconds": seconds, **made, "scores": scores}
+    origin = origin_of(run["device"], "recipes", 1)
+    by = {"commit": origin.commit, "dirty": origin.dirty, "code": origin.code}
+    return {"seconds": seconds, **made, **by, "scores": scores}
 
 
 def in_processes(asked: Asked, folder: Path, variants: list[str], seeds: range, jobs: int) -> Iterator[dict[str, Any]]:

@@ -497,8 +497,8 @@ def test_the_readme_tells_headlines_by_their_rule(quick: ModuleType, tmp_path: P
         "| steps, n = 3 |",
         "| one step, our 5 runs side by side, each: Memory Wrap, batch as memory, against Standard | – | 1.25 "
         "| steps, n = 3 |",
-        "| predicting 500 images: Memory Wrap, 100 remembered, against Standard | – | 1.03; 1.07 if no class is read "
-        "| predicting, n = 3 |",
+        "| predicting 500 images: Memory Wrap, 100 remembered, against Standard | – "
+        "| 1.03; 1.07 if nobody waits for the classes | predicting, n = 3 |",
         "| predicting 500 images: Memory Wrap, 50,000 encodings, against Standard | – "
         "| 1.25; peak 800 MiB, Standard's 700 MiB | predicting, n = 3 |",
         "| predicting 500 images: Memory Wrap, 1,000,000 encodings, against Standard | – | 4.00 | predicting, n = 3 |",

@@ -14,6 +14,7 @@ HEADS = (
     "quartiles",
     "times as fast",
 )
+QUICK = "By --quick: it shows that all works, and little of how fast."
 ROOM_HEADS = ("peak memory", "beside it")
 TITLES = {
     "steps": "Training",

@@ -7,7 +7,7 @@ import torch
 from memwrap.bench.record import BenchRecord, Finding, LeftOut, as_json, read, write
 from memwrap.bench.running import PARTS, Asked, findings, record_of, settled, stand_for
 from memwrap.bench.stand import Stand
-from memwrap.bench.words import HEADS, ROOM_HEADS, TITLES, columns_of, room_of
+from memwrap.bench.words import HEADS, QUICK, ROOM_HEADS, TITLES, columns_of, room_of
 from memwrap.cli.terminal import aligned, at_home, device_named, errors, is_there, plain_console, print_json
 from memwrap.errors import RunError, SettingsError
 
@@ -108,6 +108,8 @@ def _show(record: BenchRecord) -> None:
         f"{record.origin.device}, torch {versions['torch']}, memwrap {versions['memwrap']}"
         f"{f' at {commit[:10]}' if commit else ''}, {record.threads} CPU threads, {record.date}"
     )
+    if record.asked["quick"]:
+        console.print(QUICK)
     console.print(f"images: {record.images}")
     console.print(
         "ratio: time / time of what stands beside it, in each round; the median, and quartiles. Below 1 is faster"

@@ -287,12 +287,14 @@ def _foretell(table: str, tasks: Sequence[Task], known: Records, means: Means) -
     about = estimate(left, known.results.values(), device_name(means.device), means.name)
     failed = sum(failure.task in left for failure in known.failures)
     console.print(
-        f"{table}: {len(tasks)} runs, of which {len(tasks) - len(left)} are there and {len(left)} are missing"
+        f"{table}: {len(tasks)} {'run' if len(tasks) == 1 else 'runs'}; there: {len(tasks) - len(left)}, "
+        f"missing: {len(left)}"
     )
     if failed:
         console.print(f"{failed} of the missing ones failed before; what failed is tried again")
     if left:
-        console.print(f"on {device_name(means.device)} these take about {_time(about)}; no image has been looked at")
+        console.print(f"on {device_name(means.device)} these take about {_time(about)}")
+    console.print("no image has been looked at")
 
 
 def _time(about: Estimate) -> str:

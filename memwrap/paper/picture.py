@@ -9,7 +9,7 @@ from typing import Any
 
 from memwrap.errors import SettingsError
 from memwrap.paper.rows import Block, Row, blocks, once
-from memwrap.paper.words import source_words, tally
+from memwrap.paper.words import source_words, tally, without_runs
 
 KINDS = ("png", "svg")
 DPI = 200
@@ -22,10 +22,9 @@ LABELS, PANEL = 1.95, 2.4  # inches wide
 MARK, BETWEEN, AROUND = 0.11, 0.14, 1.5  # inches high: a mark, the space between lines, and all around the panels
 LETTERS, LEGEND_LETTERS, TITLE_LETTERS = 18, 13, 9  # to an inch: of small print, of the legend with its marks
 LEGEND_LINE, TITLE_LINE = 0.16, 0.18  # inches high
-EXPLAINED = (
-    f"Marks: means. Bars: {ERRORS} standard errors to either side; a single run has none. "
-    "Grey bands: ours and the paper's differ."
-)
+EXPLAINED = f"Marks: means. Bars: {ERRORS} standard errors to either side; a single run has none."
+BANDS = "Grey bands: ours and the paper's differ."
+ONLY_PAPER = "Where only the paper's mark stands, there are no runs of ours."
 
 
 def picture(rows: Sequence[Row], title: str, caption: str = "", kind: str = "png") -> bytes:
@@ -45,12 +44,26 @@ def picture(rows: Sequence[Row], title: str, caption: str = "", kind: str = "png
         _draw(drawn, found, title)
         _legend(drawn, found, title)
         letters = int(drawn.get_figwidth() * LETTERS)
-        explained = "" if all(row.published.exact for row in rows) else EXPLAINED
+        explained = " ".join(_explained(rows))
         small = "\n".join(textwrap.fill(text, letters) for text in (explained, tally(rows), caption) if text)
         drawn.supxlabel(small, fontsize=7, color=SOFT, x=0.01, ha="left")
         stream = io.BytesIO()
         drawn.savefig(stream, format=kind, dpi=DPI, metadata={"Date": None} if kind == "svg" else None)
     return stream.getvalue()
+
+
+def _explained(rows: Sequence[Row]) -> list[str]:
+    """What there is to be seen, in words."""
+    differing = any(_differs(row) for row in rows)
+    return [
+        *([] if all(row.published.exact for row in rows) else [EXPLAINED]),
+        *([BANDS] if differing else []),
+        *([ONLY_PAPER] if without_runs(rows) else []),
+    ]
+
+
+def _differs(row: Row) -> bool:
+    return row.verdict is not None and row.verdict.word == "differs"
 
 
 def _draw(drawn: Any, found: Sequence[Block], title: str) -> None:
@@ -64,7 +77,7 @@ def _draw(drawn: Any, found: Sequence[Block], title: str) -> None:
     drawn.set_size_inches(width, AROUND + more_above + (MARK * (1 + len(found)) + BETWEEN) * len(lines))
     widths = [LABELS, *(PANEL * count / len(columns) for _ in columns)]
     labels, *panels = drawn.subplots(1, len(widths), width_ratios=widths, squeeze=False)[0]
-    _write_labels(labels, lines)
+    _write_labels(labels, found[0].heads, lines)
     for panel, column in zip(panels, columns, strict=True):
         _frame(panel, column)
         for place, line in enumerate(lines):
@@ -76,7 +89,7 @@ def _draw(drawn: Any, found: Sequence[Block], title: str) -> None:
                 panel.axhline(place - 0.5, color=SOFT, linewidth=0.6)
 
 
-def _write_labels(panel: Any, lines: Sequence[tuple[str, str]]) -> None:
+def _write_labels(panel: Any, heads: tuple[str, str], lines: Sequence[tuple[str, str]]) -> None:
     panel.set_xlim(0, 1)
     panel.set_xticks([])
     panel.set_yticks([])
@@ -85,7 +98,8 @@ def _write_labels(panel: Any, lines: Sequence[tuple[str, str]]) -> None:
     for place, (first, second) in enumerate(lines):
         if first != before:
             panel.text(0, place, first, fontsize=8, color=INK, fontweight="bold", va="center")
-        panel.text(1, place, second, fontsize=8, color=INK, ha="right", va="center")
+        named = f"{heads[1]} {second}" if second.isdigit() else second  # a bare number says nothing
+        panel.text(1, place, named, fontsize=8, color=INK, ha="right", va="center")
         before = first
 
 
@@ -106,7 +120,7 @@ def _line(panel: Any, place: int, rows: Sequence[Row | None]) -> None:
     known = [row for row in rows if row is not None]
     if not known:  # the paper has no such number
         return
-    if any(row.verdict is not None and row.verdict.word == "differs" for row in known):
+    if any(_differs(row) for row in known):
         panel.axhspan(place - 0.5, place + 0.5, color=BAND, linewidth=0, zorder=0)
     number = known[0].published
     step = MARK / (MARK * (1 + len(rows)) + BETWEEN)  # as a part of a line
@@ -159,9 +173,11 @@ def _legend(drawn: Any, found: Sequence[Block], title: str) -> None:
     from matplotlib.lines import Line2D
 
     paper, *ours = _names(found)
-    marks = [Line2D([], [], color=PAPER, marker="s", markerfacecolor="white", label=paper)]
+    rows = [row for block in found for line in block.lines for row in line.rows if row is not None]
+    bar = "none" if all(row.published.exact for row in rows) else "-"
+    marks = [Line2D([], [], color=PAPER, marker="s", linestyle=bar, markerfacecolor="white", label=paper)]
     for name, (colour, shape) in zip(ours, OURS, strict=False):
-        marks.append(Line2D([], [], color=colour, marker=shape, label=name))
+        marks.append(Line2D([], [], color=colour, marker=shape, linestyle=bar, label=name))
     columns = len(marks) if _fits_a_line(found, drawn.get_figwidth()) else 1
     legend = drawn.legend(
         handles=marks, loc="outside upper left", ncols=columns, fontsize=8, frameon=False,

@@ -74,7 +74,8 @@ def check_one_data_set(records: Iterable[Record]) -> None:
         if other.images.fingerprint != record.images.fingerprint:
             raise DataError(
                 f"{record.task.data}: the records are of different images: {other.task.name} of {_images(other)}, "
-                f"{record.task.name} of {_images(record)}; a table mixes no two, so give --records of one of them"
+                f"{record.task.name} of {_images(record)}; a table mixes no two, so give --records of one of them; "
+                "if both are in one file, put the lines of one into another"
             )
 
 
@@ -110,7 +111,7 @@ def caption_of(records: Sequence[Record], failures: Sequence[Failure] = (), pass
         f"{many} on {_all(each.origin.device for each in records)}, {dates[0]}"
         + (f" to {dates[-1]}" if dates[-1] != dates[0] else "")
         + f", {duration(seconds)} together, in {_all(each.settings.precision for each in records)}.",
-        f"Made by {_all(versions)}" + (f", commit {_all(commits)}" if commits else "") + ".",
+        f"Made by {' and by '.join(dict.fromkeys(versions))}" + (f", commit {_all(commits)}" if commits else "") + ".",
         f"Engine: {_engines(records)}.",
         f"Images: {_all(_images(each) for each in records)}.",
         ending,

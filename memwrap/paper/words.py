@@ -89,7 +89,8 @@ def tally(rows: Sequence[Row]) -> str:
     }
     sentences = [_counts(rows, found), *_otherwise(rows)]
     if sizes:
-        together = f"all {found[0].cells} cells together (Holm's correction)" if found[0].cells > 1 else "one cell"
+        of_table = f"all {found[0].cells} cells of the table that have runs, together (Holm's correction)"
+        together = of_table if found[0].cells > 1 else "one cell"
         sentences.append(f"Welch's t-test at a level of {100 * found[0].level:g} % for {together}.")
         low, high = f"{min(sizes.values()):.1f} points", f"{max(sizes.values()):.1f}"
         span = low if len(sizes) == 1 else f"{low} in the steadiest cell and {high} in the most scattered"

@@ -150,7 +150,7 @@ def _ratio(row: Row, record: BenchRecord) -> str:
 
 def _ratio_read_and_not(row: Row, record: BenchRecord) -> str:
     unread = [
-        f"; {_ratio(other, record)} if no class is read"
+        f"; {_ratio(other, record)} if nobody waits for the classes"
         for other in record.rows
         if (other.part, other.encoder, other.name, other.base) == (row.part, row.encoder, row.name, row.base)
         and other.facts == row.facts | {"classes_read": False}

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from memwrap.bench.record import BenchRecord, Row
-from memwrap.bench.words import HEADS, ROOM_HEADS, TITLES, columns_of, room_of
+from memwrap.bench.words import HEADS, QUICK, ROOM_HEADS, TITLES, columns_of, room_of
 from memwrap.paper.rendering import plain_text
 from memwrap.paper.rows import once
 from summary_parts.markdown import markdown_table
@@ -51,7 +51,7 @@ def _text(name: str, record: BenchRecord) -> str:
         "All times are medians, too.",
     ]
     if record.asked.get("quick"):
-        parts.append("By --quick: it shows that all works, and little of how fast.")
+        parts.append(QUICK)
     if not record.complete:
         parts.append("It was stopped before its end.")
     for part in once(row.part for row in record.rows):

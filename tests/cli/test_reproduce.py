@@ -258,15 +258,15 @@ def test_records_of_another_table_make_no_table(records: Path, out: Path) -> Non
 
 def test_a_dry_run_says_what_is_missing_and_does_nothing(tmp_path: Path, out: Path) -> None:
     result = succeeds("reproduce", "svhn-reduced", "--seeds", 15, "--out", out, "--device", "cpu", "--dry-run")
-    assert "svhn-reduced: 405 runs, of which 0 are there and 405 are missing" in result.out
-    assert re.search(r"on cpu these take about \d+ h \d+ min, which is a guess", result.out)
+    assert "svhn-reduced: 405 runs; there: 0, missing: 405" in result.out
+    assert re.search(r"on cpu these take about \d+ days, which is a guess", result.out)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_dry_run_takes_the_times_of_records(recorded_runs: Path, out: Path) -> None:
     flags = ("reproduce", "svhn-reduced", "--seeds", 5, "--out", out, "--device", "cpu", "--dry-run")
     result = succeeds(*flags)
-    assert "135 runs, of which 81 are there and 54 are missing" in result.out
+    assert "135 runs; there: 81, missing: 54" in result.out
     assert "about 13 min 30 s, by records of such runs on this device" in result.out, "54 of 15 s"
     result = succeeds("reproduce", "memory-size", "--encoder", "resnet18", *flags[2:])
     assert re.search(r"which for 45 of 51 runs is a guess", result.out), "those of another memory size"
@@ -274,7 +274,7 @@ def test_a_dry_run_takes_the_times_of_records(recorded_runs: Path, out: Path) ->
 
 def test_a_dry_run_of_what_is_there(recorded_runs: Path, out: Path) -> None:
     result = succeeds("reproduce", "svhn-reduced", "--seeds", 3, "--out", out, "--dry-run")
-    assert "81 runs, of which 81 are there and 0 are missing" in result.out
+    assert "81 runs; there: 81, missing: 0" in result.out
     assert "about" not in result.out
 
 

@@ -152,7 +152,8 @@ def test_the_tally_counts_verdicts() -> None:
     text = tally(rows_for("svhn-reduced", ours, level=0.1))
     assert text.startswith(
         "23 of 25 cells agree with the paper; 2 differ (1 above, 1 below); 1 cannot be judged; 1 has no runs of ours. "
-        "Welch's t-test at a level of 10 % for all 25 cells together (Holm's correction). A true difference of "
+        "Welch's t-test at a level of 10 % for all 25 cells of the table that have runs, together (Holm's "
+        "correction). A true difference of "
     )
     assert text.endswith("Cells of fewer than 5 runs differ by chance more often than that level says.")
 
