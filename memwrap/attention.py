@@ -165,9 +165,11 @@ def large_memory_vector(
     threshold = _threshold_of_sorted(scores, 1)
     weights = (scores - threshold).clamp(min=0)
     samples = torch.where(weights > 0, samples, samples[:, :1])  # those of no weight need not be read from memory
-    vectors = torch.nn.functional.embedding_bag(
-        samples, in_full_precision(keys), mode="sum", per_sample_weights=weights
-    )
+    table = keys
+    if keys.dtype != weights.dtype:  # only those that are used: a copy of all would take more room than the memory
+        used, samples = samples.unique(return_inverse=True)  # type: ignore[no-untyped-call]
+        table = keys[used].to(weights.dtype)
+    vectors = torch.nn.functional.embedding_bag(samples, table, mode="sum", per_sample_weights=weights)
     enough = _suffice(scores[:, -1], threshold.squeeze(1))
     return vectors, enough if looked_at < len(keys) else torch.ones_like(enough)
 

@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
+from typing import Any
 
 import entmax
 import pytest
@@ -313,3 +314,25 @@ def test_of_a_large_memory_never_all_scores_are_held(monkeypatch: pytest.MonkeyP
     attention.large_memory_vector(queries, inverse_norms(queries), keys, inverse_norms(keys), 64)
     assert max(each.numel() for each in held) <= 4000
     assert sum(each.shape[1] for each in held if len(each) == 10) >= 5000
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_large_memory_in_half_precision_is_not_copied_whole(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "SCORES_AT_ONCE", 4000)
+    torch.manual_seed(0)
+    keys, queries = torch.randn(5000, 4).to(dtype), torch.randn(10, 4)
+    scales = inverse_norms(queries), inverse_norms(keys)
+    rows, plain = [], torch.nn.functional.embedding_bag
+
+    def watched(samples: Tensor, table: Tensor, **options: Any) -> Tensor:
+        rows.append(len(table))
+        return plain(samples, table, **options)
+
+    monkeypatch.setattr(torch.nn.functional, "embedding_bag", watched)
+    vectors, enough = attention.large_memory_vector(queries, scales[0], keys, scales[1], 512)
+    assert enough.any()
+    assert max(rows) < 2500
+    expected = slow_memory_vector(queries, keys.float())
+    assert_close(vectors[enough].double(), expected[enough], atol=1e-5, rtol=1e-4)

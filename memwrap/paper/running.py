@@ -17,7 +17,6 @@ from memwrap.data.sources import PUBLISHED
 from memwrap.errors import DataError, DivergedError, MemwrapError, NonFiniteError, brief
 from memwrap.fingerprint import fingerprint
 from memwrap.inference import encode_all
-from memwrap.loading import Model
 from memwrap.paper import records
 from memwrap.paper.grid import TRAINING_IMAGES, Task, grouped, settings_of
 from memwrap.paper.records import Failure, Origin, Record, Seconds, origin_of
@@ -25,7 +24,7 @@ from memwrap.paper.scores import metrics_of
 from memwrap.runs.drawn import Encode
 from memwrap.runs.splits import Splits, split
 from memwrap.runs.training import device_name, new_training
-from memwrap.settings import Settings, SettledSettings
+from memwrap.settings import Settings
 from memwrap.training.loop import Trainer
 
 
@@ -97,10 +96,8 @@ class Prepared:
     """A run before its first step."""
 
     task: Task
-    settings: SettledSettings
     data: DataSet
     splits: Splits
-    model: Model
     trainer: Trainer
 
 
@@ -167,7 +164,7 @@ class _Ledger:
 def prepared(task: Task, data: DataSet, settings: Settings, device: torch.device) -> Prepared:
     """The run with its new model: the same images, weights and draws as `memwrap train` with these settings."""
     splits, trainer = new_training(data, settings, device)
-    return Prepared(task, trainer.settings, data, splits, trainer.model, trainer)
+    return Prepared(task, data, splits, trainer)
 
 
 def check_same_images(known: Iterable[Record], data: Mapping[str, DataSet]) -> None:
@@ -271,7 +268,9 @@ def _judged(run: Prepared, seconds: float, means: Means, origin: Origin) -> Reco
     begun = time.monotonic()
     try:
         published_images = TRAINING_IMAGES.get(run.task.data)
-        metrics = metrics_of(run.model, run.data, run.splits, run.settings, published_images, means.encode)
+        metrics = metrics_of(
+            run.trainer.model, run.data, run.splits, run.trainer.settings, published_images, means.encode
+        )
     except NonFiniteError as error:
         return Failure(run.task, _reason(run.trainer.diverged(str(error))), origin, records.now())
     except Exception as error:
@@ -280,7 +279,7 @@ def _judged(run: Prepared, seconds: float, means: Means, origin: Origin) -> Reco
     images = records.Images(_source(data), data.fingerprint, len(data.train), metrics["images"])
     took = Seconds(round(seconds, 3), round(time.monotonic() - begun, 3))
     subset = fingerprint({"train": run.splits.train})
-    return Record(run.task, run.settings, images, subset, origin, took, records.now(), metrics)
+    return Record(run.task, run.trainer.settings, images, subset, origin, took, records.now(), metrics)
 
 
 def _source(data: DataSet) -> str:
