@@ -139,6 +139,7 @@ ROOMS = [
     "paper.picture",
     "paper.grid",
     "paper.records",
+    "paper.keeping",
     "paper.scores",
     "paper.costs",
     "paper.running",

@@ -1,7 +1,5 @@
 """memwrap reproduce."""
 
-import os
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
@@ -23,12 +21,13 @@ from memwrap.data.labelled import DataSet
 from memwrap.data.published import CLASS_NAMES
 from memwrap.data.sources import PUBLISHED
 from memwrap.durations import duration
-from memwrap.errors import DataError, RunError, SaveError, SettingsError, TrainingError
+from memwrap.errors import DataError, RunError, SettingsError, TrainingError
 from memwrap.inference import encode_all
 from memwrap.paper.costs import Estimate, estimate
 from memwrap.paper.grid import TRAINED_WITH, Task, cells_of, check_is_of_runs, tasks_for
+from memwrap.paper.keeping import Keeper
 from memwrap.paper.published import Cell
-from memwrap.paper.records import Failure, Record, Records, adding_to, append, check_writable, read, score
+from memwrap.paper.records import Failure, Record, Records, adding_to, check_writable, read, score
 from memwrap.paper.rows import Block, Row, blocks
 from memwrap.paper.running import Loop, Means, Outcome, Standing, check_same_images, run_missing
 from memwrap.paper.tables import CLASSES, FILES, caption_of, check_folder, rows_of, title_of, write
@@ -155,40 +154,6 @@ def means_for(device: torch.device) -> Means:
     encode = partial(encode_all, at_once=ENCODED_AT_ONCE)
     room = torch.cuda.get_device_properties(device).total_memory // (GIB_OF_A_RUN << 30)
     return Means(SideBySide(), "graph", device, max(1, min(MOST_SIDE_BY_SIDE, room)), encode)
-
-
-@dataclass
-class Keeper:
-    """Adds entries to a file of records; those that it has no room for to another, where there may be some.
-
-    Runs that were trained side by side are there at once, and must not be lost with the first that cannot be written.
-    """
-
-    records: Path
-    failed: SaveError | None = None
-    rescued: int = 0
-
-    @property
-    def elsewhere(self) -> Path:
-        return Path(tempfile.gettempdir()) / f"memwrap-records-{os.getpid()}.jsonl"
-
-    def keep(self, entry: Record | Failure) -> None:
-        if self.failed is None:
-            try:
-                append(self.records, entry)
-                return
-            except SaveError as error:
-                self.failed = error
-        append(self.elsewhere, entry)
-        self.rescued += 1
-
-    def check(self) -> None:
-        """A SaveError that says where entries are instead, if it came to that."""
-        if self.failed is not None:
-            raise SaveError(
-                f"{self.failed}; entries of the last runs ({self.rescued}) are in {self.elsewhere} instead: make room, "
-                f"and give that file, too: --records {self.records} --records {self.elsewhere}"
-            ) from self.failed
 
 
 def step_teller() -> Callable[[int, int], None]:

@@ -17,6 +17,7 @@ from memwrap.cli.reproduce import aligned, means_for, seeds_named
 from memwrap.data.labelled import DataSet
 from memwrap.data.published import CLASS_NAMES
 from memwrap.errors import DivergedError, SaveError, SettingsError
+from memwrap.paper import keeping
 from memwrap.paper.published import Cell, Published
 from memwrap.paper.records import Failure, Record, adding_to, append, read
 from memwrap.paper.running import Loop, Means
@@ -388,15 +389,16 @@ def test_a_place_where_nothing_can_be_written_is_told_before_any_training(
 def test_records_that_there_is_no_room_for_are_kept_elsewhere(
     small: str, out: Path, records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (tmp_path / "elsewhere").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "elsewhere"))
-    real = command.append
+    real = keeping.append
 
     def full_after_one(path: Path, entry: Record | Failure) -> None:
         if path == records and read([records]).results:
             raise SaveError(f"{path}: cannot be written (No space left on device)")
         real(path, entry)
 
-    monkeypatch.setattr(command, "append", full_after_one)
+    monkeypatch.setattr(keeping, "append", full_after_one)
     # Three at once, so that two more are trained already when the disk is full, and others have not begun.
     monkeypatch.setattr(command, "means_for", lambda device: Means(Loop(), "loop", device, side_by_side=3))
     flags = ("reproduce", "svhn-reduced", "--seeds", 3, small, "--out", out)
@@ -406,6 +408,18 @@ def test_records_that_there_is_no_room_for_are_kept_elsewhere(
     assert f"--records {records} --records {elsewhere}" in " ".join(message.split())
     assert [len(read([path]).results) for path in (records, elsewhere)] == [1, 2]
     assert [task.seed for task in read([records, elsewhere]).results] == [0, 1, 2]
+
+
+def test_where_there_is_no_room_anywhere_it_is_told(
+    small: str, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, entry: Record | Failure) -> None:
+        raise SaveError(f"{path}: cannot be written (No space left on device)")
+
+    monkeypatch.setattr(keeping, "append", full)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "not there"))
+    message = fails(5, "reproduce", "svhn-reduced", "--seeds", 1, small, "--out", out)
+    assert "No space left on device); nor can it be kept elsewhere (" in " ".join(message.split())
 
 
 def test_a_table_does_not_replace_the_records(small: str, out: Path) -> None:

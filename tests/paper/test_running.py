@@ -167,20 +167,16 @@ def test_variants_of_a_seed_are_trained_on_the_same_subset_and_seeds_on_others(s
     assert subsets[0] != subsets[1]
 
 
-def test_of_a_folder_or_zip_a_record_has_the_name_alone(shop: Shop) -> None:
-    shop.data = replace(shop.data, name="/home/me/svhn.zip")
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [("/home/me/svhn.zip", "svhn.zip"), ("/home/me/svhn", "./svhn")],  # which is not what is published as svhn
+)
+def test_of_a_folder_or_zip_a_record_has_the_name_alone(name: str, source: str, shop: Shop) -> None:
+    shop.data = replace(shop.data, name=name)
     shop.run([TASK])
     (record,) = shop.entries
     assert isinstance(record, Record)
-    assert record.images.source == "svhn.zip"
-
-
-def test_a_folder_is_not_taken_for_what_is_published(shop: Shop) -> None:
-    shop.data = replace(shop.data, name="/home/me/svhn")
-    shop.run([TASK])
-    (record,) = shop.entries
-    assert isinstance(record, Record)
-    assert record.images.source == "./svhn"
+    assert record.images.source == source
 
 
 # What is missing, group by group
