@@ -9,7 +9,7 @@ from torch import Tensor
 from memwrap.bench.packages import MissingPackageError
 from memwrap.bench.published_loop import published_model
 from memwrap.bench.record import Finding, LeftOut, row_of
-from memwrap.bench.stand import Stand, images_for
+from memwrap.bench.stand import Stand
 from memwrap.bench.timing import Contestant
 from memwrap.loading import Model
 from memwrap.model import MemoryClassifier
@@ -24,7 +24,7 @@ def measure(stand: Stand, encoder: str) -> Iterator[Finding]:
     images, memory = (
         stand.normalised(wrapped, count) for count in (stand.amounts.inference_batch, stand.amounts.memory)
     )
-    wrapped.remember(memory, images_for(len(memory)).labels)
+    wrapped.remember(memory, stand.supply.take(len(memory)).labels)
     size = len(memory)
     others: dict[str, Callable[[], Tensor]] = {f"Memory Wrap, {size} remembered": lambda: wrapped(images)}
     subject = f"predicting {len(images)} images"

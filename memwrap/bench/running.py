@@ -11,8 +11,9 @@ from memwrap.bench import attention, inference, memory, training
 from memwrap.bench.amounts import amounts_for, encoders_for
 from memwrap.bench.packages import versions_of_others
 from memwrap.bench.record import BenchRecord, Finding, LeftOut, Row
-from memwrap.bench.stand import IMAGES, Stand, clear
+from memwrap.bench.stand import MADE_UP, Stand, clear, supply_from
 from memwrap.bench.timing import Stopwatch, clock_for
+from memwrap.data.labelled import DataSet
 from memwrap.errors import SettingsError
 from memwrap.paper.records import now, origin_of
 from memwrap.runs.training import device_name
@@ -50,10 +51,11 @@ def settled(asked: Asked, device: torch.device) -> Asked:
     return replace(asked, parts=chosen, encoders=tuple(dict.fromkeys(asked.encoders)) or encoders_for(device.type))
 
 
-def stand_for(asked: Asked, device: torch.device) -> Stand:
-    """Where it is measured."""
+def stand_for(asked: Asked, device: torch.device, data: DataSet | None = None) -> Stand:
+    """Where it is measured. data: whose images are taken; None: made-up ones."""
     amounts = amounts_for(device.type, asked.quick, asked.rounds)
-    return Stand(device, amounts, Stopwatch(clock_for(device), random.Random(0)), asked.side_by_side)
+    supply = MADE_UP if data is None else supply_from(data, amounts)
+    return Stand(device, amounts, Stopwatch(clock_for(device), random.Random(0)), asked.side_by_side, supply)
 
 
 def findings(asked: Asked, stand: Stand, tell: Callable[[str], None] = lambda _: None) -> Iterator[Finding]:
@@ -79,7 +81,7 @@ def record_of(asked: Asked, stand: Stand, found: Sequence[Finding], complete: bo
         threads=torch.get_num_threads(),
         asked=asdict(asked),
         amounts=asdict(stand.amounts),
-        images=IMAGES,
+        images=stand.supply.words,
         rows=tuple(each for each in found if isinstance(each, Row)),
         left_out=tuple(each for each in found if isinstance(each, LeftOut)),
     )

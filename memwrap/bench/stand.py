@@ -2,7 +2,7 @@
 
 import gc
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,16 +13,59 @@ from memwrap import kernels
 from memwrap.bench.amounts import CLASSES, Amounts
 from memwrap.bench.timing import Stopwatch
 from memwrap.building import new_model
-from memwrap.data.labelled import HeldImages, LabelledImages
+from memwrap.data.labelled import DataSet, HeldImages, LabelledImages
+from memwrap.errors import DataError
 from memwrap.loading import Model
+from memwrap.paper.records import source_name
 from memwrap.recipes import recipe, settled
 from memwrap.settings import SettledSettings, with_changes
 from memwrap.training.loop import precision_on
 
-IMAGES = "random pixels, uint8 3x32x32, ten classes told apart by a brighter band; held in memory"
 SIDE = 32
 BRIGHTER = 60
 NAMES = tuple(map(str, range(CLASSES)))
+
+
+def images_for(count: int) -> LabelledImages:
+    """So many that a network can learn to tell apart: timing must not end with a loss that is no number."""
+    generator = torch.Generator().manual_seed(count)
+    pixels = torch.randint(256 - BRIGHTER, (count, 3, SIDE, SIDE), dtype=torch.uint8, generator=generator)
+    labels = torch.arange(count) % CLASSES
+    rows = torch.arange(SIDE) * CLASSES // SIDE
+    pixels += (BRIGHTER * (rows == labels[:, None])).to(torch.uint8)[:, None, :, None]
+    return LabelledImages(HeldImages(pixels), labels, tuple(map(str, range(count))))
+
+
+@dataclass(frozen=True)
+class Supply:
+    """Where images come from: so many as are asked for; and what they are, in words."""
+
+    take: Callable[[int], LabelledImages]
+    words: str
+
+
+MADE_UP = Supply(images_for, "random pixels, uint8 3x32x32, ten classes told apart by a brighter band; held in memory")
+
+
+def supply_from(data: DataSet, amounts: Amounts) -> Supply:
+    """The training images of a data set, from its first to its last at even distances; a DataError if they will not do.
+
+    They have to be such as the paper's, as all that is measured is.
+    """
+    images, needed = data.train.images, max(amounts.images, amounts.inference_batch, amounts.memory)
+    if not isinstance(images, HeldImages) or images.shape != (3, SIDE, SIDE) or len(data.classes) != CLASSES:
+        raise DataError(
+            f"{data.name}: has images of shape {images.shape} and {len(data.classes)} classes; expected "
+            f"{(3, SIDE, SIDE)}, held in memory, and {CLASSES} classes, as svhn and cifar10 have them"
+        )
+    if len(images) < needed:
+        raise DataError(f"{data.name}: has {len(images)} training images; expected at least {needed}")
+
+    def take(count: int) -> LabelledImages:
+        return data.train.at(torch.arange(count) * len(images) // count)
+
+    name = source_name(data)
+    return Supply(take, f"{name}, of {len(images):,} training images, uint8 3x32x32, {CLASSES} classes; held in memory")
 
 
 @dataclass(frozen=True)
@@ -33,6 +76,7 @@ class Stand:
     amounts: Amounts
     stopwatch: Stopwatch
     side_by_side: int = 5
+    supply: Supply = MADE_UP
 
     @property
     def on_gpu(self) -> bool:
@@ -53,7 +97,7 @@ class Stand:
 
     def model(self, settings: SettledSettings) -> Model:
         """A new one, on the device."""
-        return new_model(settings, NAMES, images_for(1).images).to(self.device)
+        return new_model(settings, NAMES, self.supply.take(1).images).to(self.device)
 
     def epochs_of(self, steps: int) -> int:
         """So many as make up at least so many steps."""
@@ -61,18 +105,8 @@ class Stand:
 
     def normalised(self, model: Model, count: int) -> Tensor:
         """Images as the model takes them, on the device."""
-        pixels = torch.cat(list(images_for(count).images.batches([torch.arange(count)])))
+        pixels = torch.cat(list(self.supply.take(count).images.batches([torch.arange(count)])))
         return model.transform(pixels.to(self.device))
-
-
-def images_for(count: int) -> LabelledImages:
-    """So many that a network can learn to tell apart: timing must not end with a loss that is no number."""
-    generator = torch.Generator().manual_seed(count)
-    pixels = torch.randint(256 - BRIGHTER, (count, 3, SIDE, SIDE), dtype=torch.uint8, generator=generator)
-    labels = torch.arange(count) % CLASSES
-    rows = torch.arange(SIDE) * CLASSES // SIDE
-    pixels += (BRIGHTER * (rows == labels[:, None])).to(torch.uint8)[:, None, :, None]
-    return LabelledImages(HeldImages(pixels), labels, tuple(map(str, range(count))))
 
 
 def clear(device: torch.device) -> None:

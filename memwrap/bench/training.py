@@ -10,7 +10,7 @@ from memwrap.bench import published_loop
 from memwrap.bench.packages import MissingPackageError
 from memwrap.bench.published_loop import PublishedLoop, published_layer, published_model
 from memwrap.bench.record import Finding, LeftOut, row_of
-from memwrap.bench.stand import Stand, clear, images_for
+from memwrap.bench.stand import Stand, clear
 from memwrap.bench.timing import Contestant, Cudnn
 from memwrap.data.labelled import LabelledImages
 from memwrap.loading import Model
@@ -198,7 +198,7 @@ def _published(stand: Stand, settings: SettledSettings) -> PublishedLoop:
 
 
 def _images(stand: Stand) -> LabelledImages:
-    return images_for(stand.amounts.images)
+    return stand.supply.take(stand.amounts.images)
 
 
 def _take(steps: Iterator[Any], count: int) -> None:

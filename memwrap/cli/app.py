@@ -417,6 +417,13 @@ def bench(
             help="Only steps, sizes, training, inference, attention or memory; may be repeated.", show_default=False
         ),
     ] = None,
+    images: Annotated[
+        str | None,
+        typer.Option(
+            help="Take the training images of this folder or zip, 32x32 in ten classes, as svhn.zip.",
+            show_default="made-up ones",
+        ),
+    ] = None,
     side_by_side: Annotated[
         int, typer.Option(min=1, metavar="<int>", help="Runs that are trained at the same time on a GPU.")
     ] = 5,
@@ -442,7 +449,7 @@ def bench(
     from memwrap.cli.bench import bench as run_command
 
     asked = Asked(tuple(only or ()), tuple(encoder or ()), side_by_side, rounds, quick)
-    run_command(asked, device, as_json, out)
+    run_command(asked, images, device, as_json, out)
 
 
 @app.command()

@@ -9,10 +9,11 @@ from memwrap.bench.running import PARTS, Asked, findings, record_of, settled, st
 from memwrap.bench.stand import Stand
 from memwrap.bench.words import HEADS, QUICK, ROOM_HEADS, TITLES, columns_of, room_of
 from memwrap.cli.terminal import aligned, at_home, device_named, errors, is_there, plain_console, print_json
+from memwrap.data.sources import open_data
 from memwrap.errors import RunError, SettingsError
 
 
-def bench(asked: Asked, device: str, as_json_wanted: bool, out: Path | None) -> None:
+def bench(asked: Asked, images: str | None, device: str, as_json_wanted: bool, out: Path | None) -> None:
     """See `memwrap bench --help`."""
     where = device_named(device)
     asked = settled(asked, where)
@@ -20,7 +21,7 @@ def bench(asked: Asked, device: str, as_json_wanted: bool, out: Path | None) -> 
     meanwhile = None if out is None else _kept_meanwhile(out, asked)
     if where.type == "cuda" and where.index is not None:
         torch.cuda.set_device(where)
-    stand = stand_for(asked, where)
+    stand = stand_for(asked, where, None if images is None else open_data(images))
     found = _measured(asked, stand, meanwhile)
     record = record_of(asked, stand, found, complete=True)
     if out is not None:

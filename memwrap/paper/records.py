@@ -17,6 +17,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from memwrap.data.labelled import DataSet
+from memwrap.data.sources import PUBLISHED
 from memwrap.errors import MemwrapError, RunError, SaveError, brief
 from memwrap.locks import alone, alone_if_free
 from memwrap.paper.grid import MEASURED, STANDARD, Task, settings_of
@@ -114,6 +116,13 @@ def origin_of(device: str, engine: str, side_by_side: int) -> Origin:
     commit, dirty = _commit()
     with_cuda = {"cuda": torch.version.cuda} if torch.version.cuda else {}
     return Origin(commit, dirty, _code(), versions() | with_cuda, device, engine, side_by_side)
+
+
+def source_name(data: DataSet) -> str:
+    """A published name; of a folder or zip only its own name, which is never a published one."""
+    own = Path(data.name).name
+    name = data.name if data.name in PUBLISHED else f"./{own}" if own in PUBLISHED else own
+    return name.encode("utf-8", "backslashreplace").decode()  # a file's name may be no text
 
 
 def score(metrics: Mapping[str, Any], metric: str, source: str = SUBSET) -> float | None:

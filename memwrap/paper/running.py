@@ -7,19 +7,17 @@ is left of it.
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Protocol
 
 import torch
 
 from memwrap.data.labelled import DataSet, HeldImages, LabelledImages
-from memwrap.data.sources import PUBLISHED
 from memwrap.errors import DataError, DivergedError, MemwrapError, NonFiniteError, brief
 from memwrap.fingerprint import fingerprint
 from memwrap.inference import encode_all
 from memwrap.paper import records
 from memwrap.paper.grid import TRAINING_IMAGES, Task, grouped, settings_of
-from memwrap.paper.records import Failure, Origin, Record, Seconds, origin_of
+from memwrap.paper.records import Failure, Origin, Record, Seconds, origin_of, source_name
 from memwrap.paper.scores import metrics_of
 from memwrap.runs.drawn import Encode
 from memwrap.runs.splits import Splits, split
@@ -173,8 +171,8 @@ def check_same_images(known: Iterable[Record], data: Mapping[str, DataSet]) -> N
         opened = data.get(record.task.data)
         if opened is not None and opened.fingerprint != record.images.fingerprint:
             raise DataError(
-                f"{record.task.data}: is to be read from {_source(opened)}, but the record of {record.task.name} is of "
-                f"other images ({record.images.source}, {record.images.training} for training); "
+                f"{record.task.data}: is to be read from {source_name(opened)}, but the record of {record.task.name} "
+                f"is of other images ({record.images.source}, {record.images.training} for training); "
                 "give the same images, or keep these runs in another file with --records"
             )
 
@@ -204,7 +202,7 @@ def _check_ahead(tasks: Sequence[Task], data: Mapping[str, DataSet], settings_fo
             splits = split(data[task.data], settings_for(task))
         except DataError as error:
             raise DataError(
-                f"{task.data}: {_source(data[task.data])} cannot serve for {task.group}, as {error}"
+                f"{task.data}: {source_name(data[task.data])} cannot serve for {task.group}, as {error}"
             ) from error
         if not len(splits.test):
             raise DataError(f"{task.data}: has no test images; name a data set that has some")
@@ -276,17 +274,10 @@ def _judged(run: Prepared, seconds: float, means: Means, origin: Origin) -> Reco
     except Exception as error:
         return Failure(run.task, _reason(error), origin, records.now())
     data = run.data
-    images = records.Images(_source(data), data.fingerprint, len(data.train), metrics["images"])
+    images = records.Images(source_name(data), data.fingerprint, len(data.train), metrics["images"])
     took = Seconds(round(seconds, 3), round(time.monotonic() - begun, 3))
     subset = fingerprint({"train": run.splits.train})
     return Record(run.task, run.trainer.settings, images, subset, origin, took, records.now(), metrics)
-
-
-def _source(data: DataSet) -> str:
-    """A published name; of a folder or zip only its own name, which is never a published one."""
-    own = Path(data.name).name
-    name = data.name if data.name in PUBLISHED else f"./{own}" if own in PUBLISHED else own
-    return name.encode("utf-8", "backslashreplace").decode()  # a file's name may be no text
 
 
 def _reason(error: BaseException) -> str:

@@ -12,10 +12,11 @@ import torch
 from memwrap.bench import running
 from memwrap.bench.amounts import CPU_ENCODERS, CUDA, QUICK, amounts_for, encoders_for
 from memwrap.bench.record import BenchRecord, Finding, LeftOut, Row, as_json, from_json, read, write
-from memwrap.bench.running import PARTS, Asked, findings, record_of, settled
+from memwrap.bench.running import PARTS, Asked, findings, record_of, settled, stand_for
 from memwrap.bench.stand import Stand
 from memwrap.bench.timing import Spread
-from memwrap.errors import RunError, SaveError, SettingsError
+from memwrap.data.labelled import DataSet, HeldImages, LabelledImages
+from memwrap.errors import DataError, RunError, SaveError, SettingsError
 from memwrap.paper.published import published
 from tests.bench import CPU, stand
 
@@ -201,3 +202,44 @@ def test_a_place_that_cannot_be_written_is_told(record: BenchRecord, tmp_path: P
     (tmp_path / "file").touch()
     with pytest.raises(SaveError, match="the record cannot be written"):
         write(tmp_path / "file" / "bench.json", record)
+
+
+# Images
+
+
+def real(count: int, classes: int = 10, side: int = 32) -> DataSet:
+    """Images that say by their first pixel which they are, class by class."""
+    pixels = torch.zeros(count, 3, side, side, dtype=torch.uint8)
+    pixels[:, 0, 0, 0] = torch.arange(count)
+    images = LabelledImages(HeldImages(pixels), torch.arange(count) * classes // count, ("",) * count)
+    return DataSet("/home/me/own.zip", tuple(map(str, range(classes))), images, None, "f00d")
+
+
+def test_images_may_be_given_and_are_taken_from_all_classes() -> None:
+    where = stand_for(Asked(quick=True), CPU, real(100))
+    taken = where.supply.take(20)
+    assert isinstance(taken.images, HeldImages)
+    assert taken.images.pixels[:, 0, 0, 0].tolist() == list(range(0, 100, 5))
+    assert taken.labels.tolist() == sorted(2 * list(range(10)))
+    record = record_of(settled(Asked(quick=True), CPU), where, [], complete=True)
+    assert record.images == "own.zip, of 100 training images, uint8 3x32x32, 10 classes; held in memory"
+    assert "/home" not in json.dumps(as_json(record))
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (real(20), "has 20 training images; expected at least 32"),
+        (real(100, classes=2), "and 2 classes; expected .* and 10 classes"),
+        (real(100, side=28), r"has images of shape \(3, 28, 28\)"),
+    ],
+)
+def test_images_that_will_not_do_are_refused(data: DataSet, words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        stand_for(Asked(quick=True), CPU, data)
+
+
+def test_all_parts_can_be_measured_with_given_images() -> None:
+    asked = settled(Asked(quick=True, parts=("steps", "inference", "memory")), CPU)
+    found = list(findings(asked, stand_for(asked, CPU, real(100))))
+    assert {each.part for each in found if isinstance(each, Row)} == {"steps", "inference", "memory"}
