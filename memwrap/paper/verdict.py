@@ -132,7 +132,7 @@ def verdicts(comparisons: Sequence[Comparison], level: float = LEVEL) -> list[Ve
             found.append(Verdict("too few runs", "", _reason(each), None, level, len(tested), None))
         else:
             p = next(adjusted)
-            if p > level and (each.noticeable(cell_level) or 0) > SCALE:
+            if p > level and _is_blind(each, cell_level):
                 found.append(Verdict("too few runs", "", BLIND, p, level, len(tested), cell_level))
             else:
                 found.append(_verdict(each, p > level, p, level, len(tested), cell_level))
@@ -157,6 +157,18 @@ def _verdict(
     # Runs that differ among themselves may still have the paper's number for a mean.
     direction: Literal["", "above", "below"] = "above" if comparison.difference > 0 else "below"
     return Verdict("differs", direction if comparison.difference else "", "", p, level, cells, cell_level)
+
+
+def _is_blind(comparison: Comparison, level: float) -> bool:
+    """Whether even the largest difference that there can be would go unnoticed."""
+    error, allowed = comparison.standard_error, comparison.allowed(level)
+    if error is None or allowed is None:
+        return False
+    # An estimated deviation is seldom twice the true one: what lies so far beyond what is allowed is noticed nearly
+    # always. That spares a search for nearly all cells.
+    if 2 * allowed + 3 * error <= SCALE:
+        return False
+    return (comparison.noticeable(level) or 0) > SCALE
 
 
 def _reason(comparison: Comparison) -> str:
