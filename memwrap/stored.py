@@ -1,6 +1,6 @@
 """Dataclasses from JSON that somebody may have changed: each field is there, and is what it has to be."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
@@ -8,16 +8,12 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 _T = TypeVar("_T")
 
 
-def built(kind: Callable[..., _T], stored: Mapping[str, Any], name: str, typed: bool = True) -> _T:
-    """The dataclass that `asdict` made stored[name] of, dataclasses and tuples of them within it included.
+def built(kind: Callable[..., _T], given: Any, name: str, typed: bool = True) -> _T:
+    """The dataclass that `asdict` made what is given of, dataclasses and tuples of them within it included.
 
-    A KeyError for what is missing, a TypeError for what is unknown or of another type.
+    A KeyError for what is missing, a TypeError for what is unknown or of another type; name: what they call it.
     typed: False leaves it to others to look at the values.
     """
-    return _built(kind, stored[name], name, typed)
-
-
-def _built(kind: Callable[..., _T], given: Any, name: str, typed: bool) -> _T:
     known = {each.name for each in fields(kind)}  # type: ignore[arg-type]
     if not isinstance(given, dict):
         raise TypeError(f"{name} is a {type(given).__name__}")
@@ -30,7 +26,7 @@ def _built(kind: Callable[..., _T], given: Any, name: str, typed: bool) -> _T:
 def _value(value: Any, hint: Any, name: str) -> Any:
     """A value of JSON as a field of a dataclass holds it."""
     if is_dataclass(hint):
-        return _built(hint, value, name, typed=True)  # type: ignore[arg-type]
+        return built(hint, value, name)  # type: ignore[arg-type]
     if get_origin(hint) is tuple and isinstance(value, list | tuple):
         return tuple(_value(each, get_args(hint)[0], f"{name}[{place}]") for place, each in enumerate(value))
     if not _fits(value, hint):

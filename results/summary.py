@@ -37,6 +37,7 @@ def main() -> int:
         if only_check:
             print(f"{_named(path)}: is not what the records give; run python results/summary.py")
         else:
+            path.parent.mkdir(parents=True, exist_ok=True)
             store.write_file(path, wanted[path].encode())
             print(f"{_named(path)}: written")
     too_many = leftover(HERE, wanted)

@@ -103,7 +103,7 @@ def from_json(stored: Any) -> BenchRecord:
         raise ValueError(
             f"it has format version {stored.get('format_version')!r}; memwrap {__version__} reads {FORMAT_VERSION}"
         )
-    record = built(BenchRecord, {"record": {each.name: stored[each.name] for each in fields(BenchRecord)}}, "record")
+    record = built(BenchRecord, {each.name: stored[each.name] for each in fields(BenchRecord)}, "record")
     json.dumps(stored, ensure_ascii=False).encode()  # escapes may hold what is no text, and could be in no table
     for place, row in enumerate(record.rows):
         numbers = [value for spread in (row.seconds, row.base_seconds, row.ratio) for value in asdict(spread).values()]

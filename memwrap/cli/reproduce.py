@@ -280,7 +280,9 @@ def _train(
 ) -> Outcome:
     made: list[Record] = []
     keeper = Keeper(at.records[0])
-    kept = f"What is done is in {at.records[0]}; the same command goes on from there"
+
+    def kept() -> str:
+        return f"What is done is in {' and '.join(map(str, keeper.files))}; the same command goes on from there"
 
     def progress(standing: Standing) -> None:
         if standing.next:
@@ -300,14 +302,15 @@ def _train(
             step_teller(),
         )
     except BaseException as error:
-        errors.print(kept)
+        if keeper.files:
+            errors.print(kept())
         if isinstance(error, KeyboardInterrupt):
             raise typer.Exit(INTERRUPTED) from None
         raise
     keeper.check()
     if outcome.stopped:
         done = sum(task in known.results for task in tasks) + len(outcome.made)
-        errors.print(f"stopped; {done} of {len(tasks)} runs are done. {kept}")
+        errors.print(f"stopped; {done} of {len(tasks)} runs are done. {kept()}")
         raise typer.Exit(INTERRUPTED)
     return outcome
 

@@ -33,6 +33,12 @@ class Keeper:
         append(self.elsewhere, entry)
         self.rescued += 1
 
+    @property
+    def files(self) -> list[Path]:
+        """Those that hold something."""
+        found = [self.records, *([self.elsewhere] if self.elsewhere and self.rescued else [])]
+        return [path for path in found if path.exists()]
+
     def check(self) -> None:
         """A SaveError that says where entries are instead, if it came to that."""
         if self.failed is not None:

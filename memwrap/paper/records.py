@@ -251,7 +251,11 @@ def from_json(stored: Any) -> Record | Failure:
         raise ValueError(
             f"has format version {stored.get('format_version')!r}; memwrap {__version__} reads {FORMAT_VERSION}"
         )
-    task, origin, date = built(Task, stored, "task"), built(Origin, stored, "origin"), _text(stored, "date")
+    task, origin, date = (
+        built(Task, stored["task"], "task"),
+        built(Origin, stored["origin"], "origin"),
+        _text(stored, "date"),
+    )
     outcome = _text(stored, "outcome")
     if outcome == "failed":
         return Failure(task, _text(stored, "reason"), origin, date)
@@ -259,11 +263,12 @@ def from_json(stored: Any) -> Record | Failure:
         raise ValueError(f"has the outcome {outcome!r}; expected done or failed")
     record = Record(
         task=task,
-        settings=built(SettledSettings, stored, "settings", typed=False),
-        images=built(Images, stored, "images"),
+        # Every value is compared with what it must be when a table is made.
+        settings=built(SettledSettings, stored["settings"], "settings", typed=False),
+        images=built(Images, stored["images"], "images"),
         subset=_text(stored, "subset"),
         origin=origin,
-        seconds=built(Seconds, stored, "seconds"),
+        seconds=built(Seconds, stored["seconds"], "seconds"),
         date=date,
         metrics=stored["metrics"],
     )
