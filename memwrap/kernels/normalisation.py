@@ -6,6 +6,7 @@ images of each run of two parts, inputs and memory: each part of each run has st
 through its network in a pass by itself.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -40,12 +41,14 @@ def batch_norm(
     activation: str = "none",
     first: int | None = None,
     added: Tensor | None = None,
+    moments: "Sums | None" = None,
 ) -> Tensor:
     """activation(normalised maps + added), maps (S * N, C, H, W) in channels_last: S runs of N images each.
 
     weight, bias: (S, C). running_mean, running_var: (S, C), contiguous, updated in place by each run's own images.
     first: how many images of each run belong to the first part; the others are the second. All of them if left out.
     added: as maps, from a shortcut; not before silu.
+    moments: of the maps, if they are known already.
     """
     images = images_of_each(maps, len(weight))
     first = images if first is None else first
@@ -61,7 +64,7 @@ def batch_norm(
             "and relu or none"
         )
     out: Tensor = _BatchNorm.apply(
-        maps, weight, bias, running_mean, running_var, momentum, epsilon, ACTIVATIONS[activation], first, added
+        maps, weight, bias, running_mean, running_var, momentum, epsilon, ACTIVATIONS[activation], first, added, moments
     )
     return out
 
@@ -80,38 +83,12 @@ class _BatchNorm(torch.autograd.Function):
         activation: int,
         first: int,
         added: Tensor | None,
+        moments: "Sums | None",
     ) -> Tensor:
         maps, weight, bias = in_rows(maps), weight.contiguous(), bias.contiguous()
-        split = _Split.of(maps, len(weight), first)
-        # Of each part: mean, one over the deviation, and the factor and summand that they make of a number.
-        statistics = split.empty_for_parts(4, maps.device)
-        partial = split.empty_for_chunks(2, maps.device)
-        _moments[split.grid](maps, partial, *split.sizes(), **split.reducing())
-        _settle[split.channel_grid](
-            maps,
-            partial,
-            statistics,
-            weight,
-            bias,
-            running_mean,
-            running_var,
-            momentum,
-            epsilon,
-            *split.sizes(),
-            BLOCK_P=_PARTIALS,
-            BLOCK_C=_MERGED_C,
-        )
-        out = torch.empty_like(maps)
-        _apply[split.tile_grid](
-            maps,
-            statistics,
-            maps if added is None else in_rows(added),
-            out,
-            *split.tile_sizes(),
-            ACTIVATION=activation,
-            ADDED=added is not None,
-            **split.blocks(),
-        )
+        split = Split.of(maps, len(weight), first)
+        statistics = settled(maps, split, moments, weight, bias, running_mean, running_var, momentum, epsilon)
+        out = applied(maps, split, statistics, activation, added)
         # After a sum, what came out tells where relu lets gradients pass; else that is computed again.
         ctx.save_for_backward(maps, weight, statistics, out if added is not None and activation else None)
         ctx.split, ctx.activation, ctx.added = split, activation, added is not None
@@ -120,44 +97,42 @@ class _BatchNorm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         maps, weight, statistics, activated = ctx.saved_tensors
-        split: _Split = ctx.split
+        split: Split = ctx.split
         gradient, activation = in_rows(gradients[0]), ctx.activation
         passed = gradient if activated is None else torch.empty_like(gradient)
-        partial = split.empty_for_chunks(2, maps.device)
+        sums = split.empty_sums(maps.device)
         _backward_sums[split.grid](
             gradient,
             maps,
             statistics,
             maps if activated is None else activated,
             passed,
-            partial,
-            *split.sizes(),
+            sums.values,
+            *split.sizes(sums),
             ACTIVATION=activation,
             ACTIVATED=activated is not None,
             **split.reducing(),
         )
-        # Of each part what the gradient, the number itself and one are multiplied by.
-        factors = split.empty_for_parts(3, maps.device)
-        of_weight, of_bias = torch.empty_like(weight), torch.empty_like(weight)
-        _settle_backward[split.channel_grid](
-            partial, statistics, factors, of_weight, of_bias, *split.sizes(), BLOCK_P=_PARTIALS, BLOCK_C=_MERGED_C
-        )
-        of_maps = torch.empty_like(maps)
-        _apply_backward[split.tile_grid](
-            passed,
-            maps,
-            statistics,
-            factors,
-            of_maps,
-            *split.tile_sizes(),
-            ACTIVATION=activation if activated is None else ACTIVATIONS["none"],
-            **split.blocks(),
-        )
+        left = activation if activated is None else ACTIVATIONS["none"]
+        of_maps, of_weight, of_bias = gradients_of(passed, maps, split, statistics, sums, weight, left)
         of_added = passed if ctx.added else None
-        return of_maps, of_weight, of_bias, None, None, None, None, None, None, of_added
+        return of_maps, of_weight, of_bias, None, None, None, None, None, None, of_added, None
 
 
-class _Split:
+@dataclass(frozen=True)
+class Sums:
+    """Two sums for each channel of each chunk of a run's images, those of the first part before those of the second.
+
+    Of gradients, and of their products with the numbers' distances from the mean; or of the numbers' distances from a
+    pivot, and of their squares.
+    """
+
+    values: Tensor  # (S, chunks, 2, C)
+    first_chunks: int
+    pivots: Tensor | None = None  # (S, 2, C), of each part; None: the number that the part begins with
+
+
+class Split:
     """Maps as rows of channels, those of each run cut into chunks of rows, none of which belongs to both parts.
 
     Rows, tiles and chunks are counted within a run: the runs are all alike.
@@ -180,7 +155,7 @@ class _Split:
         self.channel_grid = (triton.cdiv(channels, _MERGED_C), runs)
 
     @classmethod
-    def of(cls, maps: Tensor, runs: int, first: int) -> "_Split":
+    def of(cls, maps: Tensor, runs: int, first: int) -> "Split":
         count, channels, height, width = maps.shape
         return cls(runs, count // runs * height * width, first * height * width, channels)
 
@@ -188,12 +163,14 @@ class _Split:
         """Room for some numbers of each channel in each part of each run: (S, 2, numbers, C)"""
         return torch.empty(self.runs, 2, numbers, self.channels, device=device, dtype=torch.float32)
 
-    def empty_for_chunks(self, numbers: int, device: torch.device) -> Tensor:
-        """Room for some numbers of each channel in each chunk of each run: (S, chunks, numbers, C)"""
-        return torch.empty(self.runs, self.chunks, numbers, self.channels, device=device, dtype=torch.float32)
+    def empty_sums(self, device: torch.device) -> Sums:
+        """Room for the sums of its chunks"""
+        values = torch.empty(self.runs, self.chunks, 2, self.channels, device=device, dtype=torch.float32)
+        return Sums(values, self.first_chunks)
 
-    def sizes(self) -> tuple[int, int, int, int, int, int]:
-        return self.rows, self.channels, self.first_rows, self.chunk, self.first_chunks, self.chunks
+    def sizes(self, sums: Sums) -> tuple[int, int, int, int, int, int]:
+        """sums: by chunks of its own or others"""
+        return self.rows, self.channels, self.first_rows, self.chunk, sums.first_chunks, sums.values.shape[1]
 
     def tile_sizes(self) -> tuple[int, int, int, int, int]:
         return self.rows, self.channels, self.first_rows, self.first_tiles, self.tiles
@@ -204,6 +181,89 @@ class _Split:
     def reducing(self) -> dict[str, int]:
         options = {"STAGES": _REDUCING["stages"], "num_warps": _REDUCING["warps"]}
         return {**self.blocks(), "BLOCK_R": self.reduced_r, **options}
+
+
+def settled(
+    maps: Tensor,
+    split: Split,
+    moments: Sums | None,
+    weight: Tensor,
+    bias: Tensor,
+    running_mean: Tensor,
+    running_var: Tensor,
+    momentum: float,
+    epsilon: float,
+) -> Tensor:
+    """Of each part: mean, one over the deviation, and the factor and summand that they make of a number, (S, 2, 4, C);
+    the running statistics are updated. moments: of the maps, if they are known"""
+    statistics = split.empty_for_parts(4, maps.device)
+    if moments is None:
+        moments = split.empty_sums(maps.device)
+        _moments[split.grid](maps, moments.values, *split.sizes(moments), **split.reducing())
+    _settle[split.channel_grid](
+        maps,
+        maps if moments.pivots is None else moments.pivots,
+        moments.values,
+        statistics,
+        weight,
+        bias,
+        running_mean,
+        running_var,
+        momentum,
+        epsilon,
+        *split.sizes(moments),
+        PIVOTS=moments.pivots is not None,
+        BLOCK_P=_PARTIALS,
+        BLOCK_C=_MERGED_C,
+    )
+    return statistics
+
+
+def applied(maps: Tensor, split: Split, statistics: Tensor, activation: int, added: Tensor | None = None) -> Tensor:
+    """activation(normalised maps + added)"""
+    out = torch.empty_like(maps)
+    _apply[split.tile_grid](
+        maps,
+        statistics,
+        maps if added is None else in_rows(added),
+        out,
+        *split.tile_sizes(),
+        ACTIVATION=activation,
+        ADDED=added is not None,
+        **split.blocks(),
+    )
+    return out
+
+
+def gradients_of(
+    gradient: Tensor, maps: Tensor, split: Split, statistics: Tensor, sums: Sums, weight: Tensor, activation: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Those of maps, weight and bias, from that of the activated ones, and its sums behind the activation"""
+    # Of each part what the gradient, the number itself and one are multiplied by.
+    factors = split.empty_for_parts(3, maps.device)
+    of_weight, of_bias = torch.empty_like(weight), torch.empty_like(weight)
+    _settle_backward[split.channel_grid](
+        sums.values,
+        statistics,
+        factors,
+        of_weight,
+        of_bias,
+        *split.sizes(sums),
+        BLOCK_P=_PARTIALS,
+        BLOCK_C=_MERGED_C,
+    )
+    of_maps = torch.empty_like(maps)
+    _apply_backward[split.tile_grid](
+        gradient,
+        maps,
+        statistics,
+        factors,
+        of_maps,
+        *split.tile_sizes(),
+        ACTIVATION=activation,
+        **split.blocks(),
+    )
+    return of_maps, of_weight, of_bias
 
 
 @triton.jit
@@ -219,7 +279,7 @@ def _own_rows(number, rows, first_rows, chunk, first_chunks, chunks):
 
 
 @triton.jit
-def _activated(z, ACTIVATION: tl.constexpr):
+def activation_of(z, ACTIVATION: tl.constexpr):
     if ACTIVATION == 1:
         z = tl.maximum(z, 0.0)
     if ACTIVATION == 2:
@@ -228,7 +288,7 @@ def _activated(z, ACTIVATION: tl.constexpr):
 
 
 @triton.jit
-def _through_activation(gradient, z, ACTIVATION: tl.constexpr):
+def through_activation(gradient, z, ACTIVATION: tl.constexpr):
     if ACTIVATION == 1:
         gradient = tl.where(z > 0, gradient, 0.0)
     if ACTIVATION == 2:
@@ -305,6 +365,7 @@ def _added_up(
 @triton.jit(do_not_specialize=_SIZES)
 def _settle(
     maps,
+    pivots,
     partial,
     statistics,
     weights,
@@ -319,10 +380,14 @@ def _settle(
     chunk,
     first_chunks,
     chunks,
+    PIVOTS: tl.constexpr,
     BLOCK_P: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
-    """The statistics (S, 2, 4, C) of both parts, and the running ones, updated by one part after the other."""
+    """The statistics (S, 2, 4, C) of both parts, and the running ones, updated by one part after the other.
+
+    PIVOTS: what distances were measured from is there, (S, 2, C); else it is as in `_moments`.
+    """
     run = tl.program_id(1)
     column = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     inside = column < channels
@@ -331,12 +396,12 @@ def _settle(
     bias = tl.load(biases + own, mask=inside, other=0.0).to(tl.float32)
     long_mean = tl.load(running_mean + own, mask=inside, other=0.0)
     long_var = tl.load(running_var + own, mask=inside, other=0.0)
-    begin = maps + run * rows * channels + column
-    second_begin = (
-        begin + tl.minimum(first_rows, rows - 1) * channels
-    )  # some row of the run's, if it has no second part
-    pivot = tl.load(begin, mask=inside, other=0.0).to(tl.float32)
-    second_pivot = tl.load(second_begin, mask=inside, other=0.0).to(tl.float32)
+    # For a part without images, some numbers that are not used.
+    own_pivots, second_pivots = maps + run * rows * channels, tl.minimum(first_rows, rows - 1) * channels
+    if PIVOTS:
+        own_pivots, second_pivots = pivots + run * 2 * channels, channels
+    pivot = tl.load(own_pivots + column, mask=inside, other=0.0).to(tl.float32)
+    second_pivot = tl.load(own_pivots + second_pivots + column, mask=inside, other=0.0).to(tl.float32)
     sums, squares, second_sums, second_squares = _added_up(
         partial, run, first_chunks, chunks, channels, column, inside, BLOCK_P, BLOCK_C
     )
@@ -395,7 +460,7 @@ def _apply(
     z = value * factor[None, :] + summand[None, :]
     if ADDED:
         z += tl.load(added + place, mask=mask, other=0.0).to(tl.float32)
-    tl.store(out + place, _activated(z, ACTIVATION), mask=mask)
+    tl.store(out + place, activation_of(z, ACTIVATION), mask=mask)
 
 
 @triton.jit(do_not_specialize=_SIZES)
@@ -445,7 +510,7 @@ def _backward_sums(
             gradient = tl.where(tl.load(activated + place, mask=mask, other=0.0) > 0, gradient, 0.0)
             tl.store(passed + place, gradient, mask=mask)
         else:
-            gradient = _through_activation(gradient, value * factor[None, :] + summand[None, :], ACTIVATION)
+            gradient = through_activation(gradient, value * factor[None, :] + summand[None, :], ACTIVATION)
         sums += gradient
         products += gradient * (value - mean[None, :])
     target = partial + number * 2 * channels + column
@@ -542,6 +607,6 @@ def _apply_backward(
     constant = tl.load(ours + 2 * channels, mask=inside, other=0.0)
     value = tl.load(maps + place, mask=mask, other=0.0).to(tl.float32)
     gradient = tl.load(gradients + place, mask=mask, other=0.0).to(tl.float32)
-    gradient = _through_activation(gradient, value * factor[None, :] + summand[None, :], ACTIVATION)
+    gradient = through_activation(gradient, value * factor[None, :] + summand[None, :], ACTIVATION)
     result = of_gradient[None, :] * gradient + of_number[None, :] * value + constant[None, :]
     tl.store(out + place, result, mask=mask)

@@ -1,10 +1,11 @@
 """A network's layers with the weights of several runs, in place: what the network does with them stays.
 
-On a GPU, kernels do what would be slow there: normalisation with the activation after it, depthwise convolutions, the
-gathering of what the first convolution sees, means, gates, and dropout that draws from seeds on the device.
+On a GPU, kernels do what would be slow there: normalisation with the activation after it, depthwise convolutions with
+the normalisations around them, the gathering of what the first convolution sees, means, gates, and dropout that draws
+from seeds on the device.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor, nn
@@ -19,8 +20,9 @@ from memwrap.stacked.products import linear
 
 Layer = Callable[[Tensor], Tensor]
 Block = ResidualBlock | InvertedResidual | MobileBlock
+Named = tuple[str, nn.Module]
 
-_ACTIVATIONS: dict[type[nn.Module], str] = {nn.ReLU: "relu", nn.SiLU: "silu"}
+_ACTIVATIONS: dict[type, str] = {nn.ReLU: "relu", nn.SiLU: "silu"}
 
 
 @dataclass
@@ -55,10 +57,9 @@ class _Stacking:
                 module.forward = forward
         for name, module in modules:
             if self.kernels and isinstance(module, Block):
-                self._sum_in_last_normalisation(name, module)
-        for name, module in modules:
-            if isinstance(module, nn.Sequential):
-                module.forward = _chain(list(self._fused(name, module)))  # type: ignore[method-assign]
+                self._stack_block(name, module)
+            elif isinstance(module, nn.Sequential):
+                module.forward = self._chain(_flat(name, module))  # type: ignore[method-assign]
 
     def _stacked(self, number: int, name: str, module: nn.Module) -> Layer | None:
         """What a layer does with stacked values; None if it has none, and goes on as it is."""
@@ -88,7 +89,7 @@ class _Stacking:
         self, name: str, layer: nn.BatchNorm2d, activation: str = "none", added: list[Tensor] | None = None
     ) -> Layer:
         """added: where a block leaves what is to be added before the activation, if it does; only with kernels."""
-        own = [self.values[f"{name}.{each}"] for each in ("weight", "bias", "running_mean", "running_var")]
+        own = self._of_normalisation(name, layer)
         normalise: Callable[..., Tensor] = run_by_run.batch_norm
         if self.kernels:
             from memwrap.kernels.normalisation import batch_norm
@@ -98,9 +99,37 @@ class _Stacking:
         def run(maps: Tensor) -> Tensor:
             self.told.used.add(name)
             more = {} if added is None else {"added": added.pop()}
-            return normalise(maps, *own, layer.momentum, layer.eps, activation, self.told.first, **more)
+            return normalise(maps, *own, activation, self.told.first, **more)
 
         return run
+
+    def _depthwise_between(
+        self, before: "_Normalisation", name: str, layer: nn.Conv2d, after: "_Normalisation"
+    ) -> Layer:
+        """Two normalisations, with their activations, and the convolution between them; only with kernels."""
+        from memwrap.kernels.depthwise import normalised_depthwise
+        from memwrap.kernels.normalisation import batch_norm
+
+        kernel, stride = self.values[f"{name}.weight"], layer.stride[0]
+        of_before, of_after = (self._of_normalisation(each.name, each.layer) for each in (before, after))
+
+        def run(maps: Tensor) -> Tensor:
+            self.told.used.update((before.name, after.name))
+            first = self.told.first
+            maps, moments = normalised_depthwise(maps, *of_before, before.activation, first, kernel, stride)
+            return batch_norm(maps, *of_after, after.activation, first, moments=moments)
+
+        return run
+
+    def _of_normalisation(
+        self, name: str, layer: nn.BatchNorm2d
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, float, float]:
+        """What it takes beside maps: weight, bias, running mean and variance, momentum and epsilon."""
+        weight, bias, mean, var = (
+            self.values[f"{name}.{each}"] for each in ("weight", "bias", "running_mean", "running_var")
+        )
+        assert layer.momentum is not None  # as `unstackable` has seen
+        return weight, bias, mean, var, layer.momentum, layer.eps
 
     def _dropout(self, layer: nn.Dropout, number: int) -> Layer:
         if layer.p == 0:
@@ -112,50 +141,54 @@ class _Stacking:
             drop = dropout
         return lambda values: drop(values, layer.p, self.told.seeds, number)
 
-    def _fused(self, name: str, chain: nn.Sequential) -> Iterator[Layer]:
-        """The layers of a chain, with a normalisation and the activation after it as one."""
-        layers = list(chain.named_children())
-        position = 0
-        while position < len(layers):
-            own_name, layer = layers[position]
-            after = layers[position + 1][1] if position + 1 < len(layers) else None
-            activation = None if after is None else _ACTIVATIONS.get(type(after))
-            if isinstance(layer, nn.BatchNorm2d) and activation is not None:
-                yield self._normalisation(_within(name, own_name), layer, activation)
-                position += 2
-            else:
-                yield layer
-                position += 1
-
-    def _sum_in_last_normalisation(self, name: str, block: Block) -> None:
-        """Let a block with a shortcut add it where its last normalisation writes its maps anyway."""
-        if not (isinstance(block, ResidualBlock) or block.has_shortcut):
+    def _stack_block(self, name: str, block: Block) -> None:
+        """With its shortcut, if it has one, added where its last normalisation writes its maps anyway."""
+        places, activation, shortcut = _ways(block)
+        layers = [each for place in places for each in _flat(_within(name, place), block.get_submodule(place))]
+        if shortcut is None:
+            block.forward = self._chain(layers)  # type: ignore[method-assign, assignment]
             return
-        place, activation, parts = _summands(block)
-        chain, added = block.get_submodule(place), list[Tensor]()
-        last_name, last = _last_layer(_within(name, place), chain)
+        added, (last_name, last) = list[Tensor](), layers[-1]
         assert isinstance(last, nn.BatchNorm2d)
         last.forward = self._normalisation(  # type: ignore[method-assign, assignment]
             last_name, last, activation, added
         )
+        chain = self._chain(layers)
 
         def run(maps: Tensor) -> Tensor:
-            given, shortcut = parts(maps)
-            added.append(shortcut)
-            out: Tensor = chain(given)
-            return out
+            added.append(shortcut(maps))
+            return chain(maps)
 
         block.forward = run  # type: ignore[method-assign]
 
+    def _chain(self, layers: Sequence[Named]) -> Layer:
+        """Layers one after the other, and as one those that a kernel does together."""
+        together = []
+        while layers:
+            count, run = self._together(layers)
+            together.append(run)
+            layers = layers[count:]
 
-def _summands(block: Block) -> tuple[str, str, Callable[[Tensor], tuple[Tensor, Tensor]]]:
-    """Of a block with a shortcut: the chain whose result it is added to, the activation of the sum, and what both are
-    given: maps -> (what the chain takes, the shortcut)"""
-    if isinstance(block, ResidualBlock):
-        return "residual", "relu", lambda maps: (maps, block.shortcut(maps))
-    if isinstance(block, InvertedResidual):
-        return "bottleneck", "none", lambda maps: (maps, block.shortcut(maps))
-    return "body", "none", lambda maps: (block.expand(maps) if block.expands else maps, maps)
+        def run_all(maps: Tensor) -> Tensor:
+            for run in together:
+                maps = run(maps)
+            return maps
+
+        return run_all
+
+    def _together(self, layers: Sequence[Named]) -> tuple[int, Layer]:
+        """How many of the layers at the front are done together, and by what: a normalisation and its activation; or
+        two of these with a depthwise convolution between them."""
+        before = _normalisation_at(layers, 0)
+        if before is None:
+            return 1, layers[0][1]
+        if self.kernels and (after := _normalisation_at(layers, before.count + 1)) is not None:
+            name, layer = layers[before.count]
+            if isinstance(layer, nn.Conv2d) and _is_plain_depthwise(layer):
+                return before.count + 1 + after.count, self._depthwise_between(before, name, layer, after)
+        if before.count == 1:
+            return 1, before.layer
+        return before.count, self._normalisation(before.name, before.layer, before.activation)
 
 
 def _with_means(module: SqueezeExcitation | Classifier) -> Layer:
@@ -167,21 +200,44 @@ def _with_means(module: SqueezeExcitation | Classifier) -> Layer:
     return lambda images: module.head(module.dropout(means(module.features(images)).flatten(1)))
 
 
-def _chain(layers: list[Layer]) -> Layer:
-    def run(maps: Tensor) -> Tensor:
-        for layer in layers:
-            maps = layer(maps)
-        return maps
+def _ways(block: Block) -> tuple[list[str], str, Layer | None]:
+    """The chains that lead through a block, one after the other; the activation of what comes out; and what is added
+    before that, if anything."""
+    if isinstance(block, ResidualBlock):
+        return ["residual"], "relu", block.shortcut
+    if isinstance(block, InvertedResidual):
+        return ["bottleneck"], "none", block.shortcut if block.has_shortcut else None
+    return ["expand", "body"] if block.expands else ["body"], "none", _itself if block.has_shortcut else None
 
-    return run
+
+def _itself(maps: Tensor) -> Tensor:
+    return maps
 
 
-def _last_layer(name: str, module: nn.Module) -> tuple[str, nn.Module]:
-    """The last layer of a chain, or of a chain that is the last of a chain; with its name."""
-    while isinstance(module, nn.Sequential):
-        own_name, module = list(module.named_children())[-1]
-        name = f"{name}.{own_name}"
-    return name, module
+def _flat(name: str, module: nn.Module) -> list[Named]:
+    """The layers of a chain, and of the chains in it."""
+    if not isinstance(module, nn.Sequential):
+        return [(name, module)]
+    return [each for own_name, child in module.named_children() for each in _flat(_within(name, own_name), child)]
+
+
+@dataclass(frozen=True)
+class _Normalisation:
+    """A normalisation in a chain, with the activation after it."""
+
+    name: str
+    layer: nn.BatchNorm2d
+    activation: str
+    count: int  # of layers
+
+
+def _normalisation_at(layers: Sequence[Named], position: int) -> _Normalisation | None:
+    """The one that is there, if one is."""
+    if position >= len(layers) or not isinstance(layer := layers[position][1], nn.BatchNorm2d):
+        return None
+    after = layers[position + 1][1] if position + 1 < len(layers) else None
+    activation = _ACTIVATIONS.get(type(after))
+    return _Normalisation(layers[position][0], layer, activation or "none", 1 if activation is None else 2)
 
 
 def _within(name: str, own_name: str) -> str:

@@ -143,7 +143,7 @@ def test_normalisation_of_many_chunks_of_several_tiles(monkeypatch: pytest.Monke
     monkeypatch.setitem(normalisation._REDUCING, "tile", 256)
     monkeypatch.setitem(normalisation._REDUCING, "programs", 10)
     monkeypatch.setattr(normalisation, "_PARTIALS", 2)
-    split = normalisation._Split(2, IMAGES * 16, 3 * 16, 24)
+    split = normalisation.Split(2, IMAGES * 16, 3 * 16, 24)
     assert (split.chunk, split.first_chunks, split.chunks) == (2 * split.reduced_r, 3, 5)
     check_normalisation(2, 24, 4, 100.0, 3, "relu")
 
@@ -206,26 +206,35 @@ def test_depthwise_convolutions_of_several_blocks_of_channels(stride: int) -> No
     check_depthwise(2, 33, 2, 1, 3, stride)
 
 
+def cut_small(monkeypatch: pytest.MonkeyPatch, tile: int, rows: int, programs: int) -> None:
+    """Strips of convolutions, as large maps are cut up, with less of each at a time."""
+    from memwrap.kernels import strips
+
+    for stride in (1, 2):
+        there = {"tile": tile, "warps": 2, "rows": 4 // stride}
+        back = {"tile": tile, "warps": 2, "rows": rows, "programs": programs}
+        monkeypatch.setitem(strips._THERE, (3, stride), there)
+        monkeypatch.setitem(strips._BACK, (3, stride), back)
+
+
 @runs_kernels
 @pytest.mark.parametrize(("stride", "tile"), [(1, 64), (2, 32)])
 def test_depthwise_of_many_tiles_and_chunks_of_several_strips(
     stride: int, tile: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As large maps are cut up, with less of each at a time: each run into 2 x 2 strips, in chunks of 3 and 1."""
-    from memwrap.kernels import depthwise
+    from memwrap.kernels import depthwise, strips
 
-    monkeypatch.setattr(depthwise, "_STRIPS", {"tile": tile, "warps": 2, "rows": 4})
-    monkeypatch.setattr(depthwise, "_SPREADING", {"tile": tile, "warps": 2})
-    monkeypatch.setattr(depthwise, "_STRIPS_FOR_WEIGHT", {3: {"tile": tile, "warps": 2, "rows": 4, "programs": 3}})
-    monkeypatch.setattr(depthwise, "_PARTIALS", 2)
+    cut_small(monkeypatch, tile, rows=4, programs=3)
+    monkeypatch.setattr(strips, "_PARTIALS", 2)
     chunks = []
-    merged = depthwise._merged
+    merged = depthwise.merged
 
     def noted(partial: Tensor, weight: Tensor) -> Tensor:
         chunks.append(partial.shape[1])
         return merged(partial, weight)
 
-    monkeypatch.setattr(depthwise, "_merged", noted)
+    monkeypatch.setattr(depthwise, "merged", noted)
     check_depthwise(2, 8, 5, 3, 3, stride)
     assert chunks == [2]
 
@@ -233,12 +242,12 @@ def test_depthwise_of_many_tiles_and_chunks_of_several_strips(
 @runs_kernels
 def test_chunks_are_added_up_in_the_order_and_dtype_of_the_weight() -> None:
     """In one kernel: autograd would bring a gradient to the weight's dtype too, but with one more."""
-    from memwrap.kernels.depthwise import _merged
+    from memwrap.kernels.strips import merged
 
     partial, weight = torch.randn(2, 3, 9, 4, device=DEVICE), torch.zeros(2, 4, 1, 3, 3, device=DEVICE)
     expected = partial.sum(1).transpose(1, 2).reshape(weight.shape)
-    assert_close(_merged(partial, weight), expected)
-    assert_close(_merged(partial, weight.bfloat16()), expected.bfloat16())
+    assert_close(merged(partial, weight), expected)
+    assert_close(merged(partial, weight.bfloat16()), expected.bfloat16())
 
 
 def check_depthwise(
@@ -269,6 +278,70 @@ def check_depthwise(
     for one, other in zip(found[:2], wanted[:2], strict=True):
         assert_close(one.double(), other, atol=1e-4, rtol=1e-4)
     assert_close(found[2].double(), wanted[2], atol=1e-4, rtol=max(1e-4, torch.finfo(dtype).eps))
+
+
+@runs_kernels
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize(
+    ("runs", "channels", "height", "width", "kernel", "first", "activation"),
+    [
+        (1, 24, 8, 6, 3, IMAGES, "relu"),
+        (2, 20, 3, 5, 3, 3, "relu"),  # rows that no wide load fits
+        (2, 8, 5, 3, 5, 2, "silu"),
+        (1, 33, 4, 1, 3, 2, "none"),
+        (3, 8, 9, 7, 3, 4, "relu"),
+        (1, 8, 1, 3, 5, 0, "silu"),
+    ],
+)
+def test_a_depthwise_convolution_between_two_normalisations(
+    runs: int, channels: int, height: int, width: int, kernel: int, first: int, activation: str, stride: int
+) -> None:
+    check_normalised_depthwise(runs, channels, height, width, kernel, first, activation, stride)
+
+
+@runs_kernels
+@pytest.mark.parametrize("stride", [1, 2])
+def test_one_between_two_normalisations_of_many_chunks_of_several_pieces(
+    stride: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut_small(monkeypatch, 32, rows=2, programs=5)
+    check_normalised_depthwise(2, 8, 5, 3, 3, 2, "relu", stride)
+
+
+def check_normalised_depthwise(
+    runs: int, channels: int, height: int, width: int, kernel: int, first: int, activation: str, stride: int
+) -> None:
+    """Against torch's own functions, part by part, in double precision: what comes out, gradients and statistics."""
+    from memwrap.kernels.depthwise import normalised_depthwise
+    from memwrap.kernels.normalisation import batch_norm
+
+    maps = maps_of(runs * IMAGES, channels, height, width)
+    weights = [torch.randn(runs, channels, device=DEVICE) for _ in range(4)]
+    weights[0][:, 1] = 0  # all that is seen of this channel is its bias, within the maps
+    weights[1][:, 1] = 1
+    weights[1][:, 2] = -30  # and of this one hardly anything, if relu follows: rounding must not decide on its variance
+    weights = [twin(each) for each in weights]
+    running = [torch.rand(runs, channels, device=DEVICE) for _ in range(4)]
+    taps = torch.randn(runs, channels, 1, kernel, kernel, device=DEVICE, requires_grad=True)
+    inputs = [twin(each.double()) for each in (maps, *weights, taps)]
+    slow = [each.double() for each in running]
+    before = normalised_one_by_one(*inputs[:3], (slow[0], slow[1]), activation, first)
+    between = torch.cat(
+        [
+            functional.conv2d(images, own, None, stride, kernel // 2, groups=channels)
+            for images, own in zip(before.split(IMAGES), inputs[5], strict=True)
+        ]
+    )
+    expected = normalised_one_by_one(between, inputs[3], inputs[4], (slow[2], slow[3]), "relu", first)
+    part = None if first == IMAGES else first
+    found, moments = normalised_depthwise(maps, *weights[:2], *running[:2], 0.1, 1e-5, activation, part, taps, stride)
+    assert found.is_contiguous(memory_format=torch.channels_last)
+    assert_close(found.double(), between, atol=2e-4, rtol=1e-4)
+    out = batch_norm(found, *weights[2:], *running[2:], 0.1, 1e-5, "relu", part, moments=moments)
+    for one, other in zip(with_gradients(out, maps, *weights, taps), with_gradients(expected, *inputs), strict=True):
+        assert_close(one.double(), other, atol=1e-3, rtol=1e-3)
+    for one, other in zip(running, slow, strict=True):
+        assert_close(one.double(), other, atol=1e-4, rtol=1e-4)
 
 
 @runs_kernels
