@@ -19,19 +19,19 @@ from memwrap.kernels.normalisation import Sums, activation_of, through_activatio
 _AS_THEY_ARE = -1  # how numbers are seen, in the place of an activation
 
 # By the kernel's side and the stride: the numbers that a program holds of one place of its strip, the warps that share
-# them, the rows of a strip, of the result or on the way back of the maps (then even for stride 2), and about how many
-# programs go back, for all runs together. Measured on an H200.
+# them, the rows of a strip, of the result or on the way back of the maps, and sometimes how many registers a thread may
+# take; and about how many programs go back, for all runs together. Measured on an H200.
 _THERE = {
-    (3, 1): {"tile": 256, "warps": 2, "rows": 4},
+    (3, 1): {"tile": 256, "warps": 4, "rows": 8},
     (3, 2): {"tile": 256, "warps": 2, "rows": 2},
-    (5, 1): {"tile": 512, "warps": 2, "rows": 4},
+    (5, 1): {"tile": 256, "warps": 2, "rows": 4, "registers": 160},
     (5, 2): {"tile": 512, "warps": 2, "rows": 2},
 }
 _BACK = {
-    (3, 1): {"tile": 256, "warps": 4, "rows": 4, "programs": 2112},
-    (3, 2): {"tile": 256, "warps": 4, "rows": 4, "programs": 2112},
+    (3, 1): {"tile": 128, "warps": 2, "rows": 4, "programs": 3168},
+    (3, 2): {"tile": 256, "warps": 4, "rows": 4, "programs": 3168, "registers": 96},
     (5, 1): {"tile": 128, "warps": 2, "rows": 2, "programs": 2112},
-    (5, 2): {"tile": 256, "warps": 4, "rows": 4, "programs": 2112},
+    (5, 2): {"tile": 128, "warps": 4, "rows": 4, "programs": 2112, "registers": 128},
 }
 _PARTIALS = 256  # results of programs that are added up at a time
 _MERGED = 16  # taps of channels of which one program adds them up
@@ -63,8 +63,10 @@ class _Strips:
     def __init__(self, maps: Tensor, seen: Seen, runs: int, config: dict[str, int]) -> None:
         _, self.channels, height, width = maps.shape
         self.runs, self.images = runs, images_of_each(maps, runs)
-        self.rows, self.block_c = config["rows"], width_of(self.channels)
+        self.rows = min(config["rows"], triton.next_power_of_2(height))
+        self.block_c = width_of(self.channels)
         self.block_p, self.warps = config["tile"] // self.block_c, config["warps"]
+        self.registers = config.get("registers")
         self.even = height % self.rows == 0 and width % 2 == 0
         parts = seen.first, self.images - seen.first
         pairs, below = triton.cdiv(width, 2), triton.cdiv(height, self.rows)
@@ -81,7 +83,7 @@ class _Strips:
         values = torch.empty(self.runs, self.chunks, 2, self.channels, device=device, dtype=torch.float32)
         return Sums(values, self.first_chunks)
 
-    def options(self) -> dict[str, int]:
+    def options(self) -> dict[str, int | None]:
         return {
             "ROWS": self.rows,
             "EVEN": self.even,
@@ -89,6 +91,7 @@ class _Strips:
             "BLOCK_C": self.block_c,
             "ALIGNED": self.channels % 8 == 0,
             "num_warps": self.warps,
+            "maxnreg": self.registers,
         }
 
 

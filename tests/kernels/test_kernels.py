@@ -280,6 +280,11 @@ def check_depthwise(
     assert_close(found[2].double(), wanted[2], atol=1e-4, rtol=max(1e-4, torch.finfo(dtype).eps))
 
 
+# Triton's interpreter tells of what a factor of zero makes of a number that stands for nothing; relu makes zero of it.
+quietly = pytest.mark.filterwarnings("ignore:invalid value encountered in multiply:RuntimeWarning")
+
+
+@quietly
 @runs_kernels
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize(
@@ -299,6 +304,7 @@ def test_a_depthwise_convolution_between_two_normalisations(
     check_normalised_depthwise(runs, channels, height, width, kernel, first, activation, stride)
 
 
+@quietly
 @runs_kernels
 @pytest.mark.parametrize("stride", [1, 2])
 def test_one_between_two_normalisations_of_many_chunks_of_several_pieces(
@@ -306,6 +312,24 @@ def test_one_between_two_normalisations_of_many_chunks_of_several_pieces(
 ) -> None:
     cut_small(monkeypatch, 32, rows=2, programs=5)
     check_normalised_depthwise(2, 8, 5, 3, 3, 2, "relu", stride)
+
+
+@quietly
+@runs_kernels
+@pytest.mark.parametrize("first", [IMAGES, 2])
+def test_moments_of_what_lies_far_from_zero(first: int) -> None:
+    """Of 1 x 1 maps, whose numbers are all multiplied by the same: from zero, half of their digits would be lost."""
+    from memwrap.kernels.depthwise import normalised_depthwise
+    from memwrap.kernels.normalisation import batch_norm
+
+    maps, ones = maps_of(2 * IMAGES, 8, 1, 1), torch.ones(2, 8, device=DEVICE)
+    own = [ones, 1000 * ones, 0 * ones, 1 * ones, 0.1, 1e-5]
+    taps = torch.randn(2, 8, 1, 3, 3, device=DEVICE)
+    found, moments = normalised_depthwise(maps, *own, "relu", first, taps, 1)
+    after = [ones, 0 * ones, ones.clone(), ones.clone(), 0.1, 1e-5]
+    exact = [each.double() if isinstance(each, Tensor) else each for each in after]
+    expected = normalised_one_by_one(found.double(), *exact[:2], (exact[2], exact[3]), "none", first)
+    assert_close(batch_norm(found, *after, "none", first, moments=moments).double(), expected, atol=1e-2, rtol=1e-2)
 
 
 def check_normalised_depthwise(
