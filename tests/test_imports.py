@@ -28,6 +28,7 @@ ROOMS = [
     "kernels.streams",
     "kernels.blocks",
     "kernels.normalisation",
+    "kernels.strips",
     "kernels.depthwise",
     "kernels.dropout",
     "kernels.gating",
