@@ -3,7 +3,8 @@
 python results/summary.py           # write them
 python results/summary.py --check   # say whether they are what the records give
 
-Lines of the records that do not count are told, and so are tables that no record gives; both end it with 1.
+Lines of the records that do not count are told, commits in programs.json that have another code, and tables that no
+record gives; each ends it with 1.
 """
 
 import argparse
@@ -12,7 +13,15 @@ from collections.abc import Iterable
 from pathlib import Path
 
 # They lie beside this script, where Python looks first when it runs one.
-from summary_parts import batch_as_memory, bench_headlines, bench_tables, paper_tables, reading, readme_section
+from summary_parts import (
+    batch_as_memory,
+    bench_headlines,
+    bench_tables,
+    paper_tables,
+    programs,
+    reading,
+    readme_section,
+)
 
 from memwrap import store
 from memwrap.bench.record import BenchRecord
@@ -29,7 +38,8 @@ def main() -> int:
     options.add_argument("--check", action="store_true", help="write nothing")
     only_check = options.parse_args().check
     runs = reading.runs_in(HERE)
-    for problem in runs.problems:
+    problems = [*runs.problems, *programs.contradicted(programs.named_in(HERE), HERE.parent)]
+    for problem in problems:
         print(problem, file=sys.stderr)
     wanted = files(HERE, README.read_bytes().decode(), runs, reading.measured_in(HERE))
     stale = [path for path, content in wanted.items() if not path.exists() or path.read_bytes() != content.encode()]
@@ -45,7 +55,7 @@ def main() -> int:
         print(f"{_named(path)}: no record gives it; remove it, unless records are damaged")
     if not stale:
         print(f"{len(wanted)} files are what the records give")
-    return bool(runs.problems or too_many or (only_check and stale))
+    return bool(problems or too_many or (only_check and stale))
 
 
 def files(folder: Path, readme: str, runs: Records, measured: dict[str, BenchRecord]) -> dict[Path, str]:
@@ -75,5 +85,5 @@ def _named(path: Path) -> Path:
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except (MemwrapError, OSError, UnicodeError) as error:
+    except (MemwrapError, OSError, ValueError) as error:
         sys.exit(f"results/summary.py: {error}")

@@ -1,6 +1,7 @@
 """The section of results and the tables: what the records give, and nothing else."""
 
 import importlib.util
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from memwrap.bench.timing import Spread
 from memwrap.errors import DataError
 from memwrap.paper.grid import BATCH, RANDOM, Task
 from memwrap.paper.published import published
-from memwrap.paper.records import SHARE, Images, Origin, Record, append
+from memwrap.paper.records import SHARE, Images, Origin, Record, append, code_of
 from tests.paper.recorded import drawn, failed, recorded, tasks_of
 
 SCRIPT = Path(__file__).parents[1] / "results" / "summary.py"
@@ -555,3 +556,46 @@ def test_the_readme_and_the_tables_are_what_the_records_give(tmp_path: Path) -> 
     asked = [sys.executable, str(SCRIPT), "--check"]
     done = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"run python results/summary.py\n{done.stdout}{done.stderr}"
+
+
+def test_a_program_is_that_of_the_commit_which_has_its_code(quick: ModuleType, tmp_path: Path) -> None:
+    """Of runs and of measurements; not where the record itself is sure of its commit, or has another code."""
+    (tmp_path / "reproduce").mkdir()
+    unsure = replace(recorded().origin, commit="0" * 40, dirty=True, code="c0de")
+    origins = [unsure, replace(unsure, dirty=False), replace(unsure, code="another")]
+    tasks = tasks_of("svhn-reduced", range(3), encoders=["resnet18"], variants=["standard"], samples=[1000])
+    keep(tmp_path, [recorded(task, origin=origin) for task, origin in zip(tasks, origins, strict=True)])
+    measured(tmp_path, "mine", [measured_row(0.5)])
+    assert quick.reading.measured_in(tmp_path)["mine"].origin.code == unsure.code
+    (tmp_path / "programs.json").write_text(json.dumps({"c0de": "1" * 40}))
+    runs = quick.reading.runs_in(tmp_path).results
+    found = [(runs[task].origin.commit, runs[task].origin.dirty) for task in tasks]
+    assert found == [("1" * 40, False), ("0" * 40, False), ("0" * 40, True)]
+    assert f"2026-11-16; commit {'1' * 10}, CUDA" in bench_table(quick, tmp_path, "mine")
+
+
+def test_the_named_commits_have_the_code_that_they_are_named_for(summary: ModuleType) -> None:
+    named = summary.programs.named_in(SCRIPT.parent)
+    assert named
+    assert summary.programs.contradicted(named, SCRIPT.parents[1]) == []
+
+
+def test_a_commit_that_is_named_wrongly_is_told(summary: ModuleType, tmp_path: Path) -> None:
+    def git(*words: str) -> str:
+        names = ["-c", "user.name=me", "-c", "user.email=me@example.org"]
+        return subprocess.run(
+            ["git", *names, *words], cwd=tmp_path, capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    (tmp_path / "memwrap").mkdir()
+    (tmp_path / "memwrap" / "layer.py").write_text("one\n")
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-qm", "first")
+    commit, code = git("rev-parse", "HEAD"), code_of(tmp_path / "memwrap")
+    (tmp_path / "memwrap" / "layer.py").write_text("another\n")  # since then
+    contradicted = summary.programs.contradicted
+    assert contradicted({code: commit, "c0de": "0" * 40}, tmp_path) == []  # nothing is known of the other
+    assert contradicted({"c0de": commit}, tmp_path) == [
+        f"programs.json: commit {commit} has not the code c0de, but {code}"
+    ]

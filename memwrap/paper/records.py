@@ -115,7 +115,7 @@ def origin_of(device: str, engine: str, side_by_side: int) -> Origin:
 
     commit, dirty = _commit()
     with_cuda = {"cuda": torch.version.cuda} if torch.version.cuda else {}
-    return Origin(commit, dirty, _code(), versions() | with_cuda, device, engine, side_by_side)
+    return Origin(commit, dirty, _own_code(), versions() | with_cuda, device, engine, side_by_side)
 
 
 def source_name(data: DataSet) -> str:
@@ -363,14 +363,18 @@ def _other_recipe(record: Record, settings_for: Callable[[Task], Settings]) -> s
 # The program itself
 
 
-@cache
-def _code() -> str:
-    package = _package()
+def code_of(package: Path) -> str:
+    """The hash of a package's files of Python, with their names: which program it is."""
     digest = hashlib.sha256()
     for path in sorted(package.rglob("*.py")):
         digest.update(f"\0{path.relative_to(package).as_posix()}\0".encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()
+
+
+@cache
+def _own_code() -> str:
+    return code_of(_package())
 
 
 @cache

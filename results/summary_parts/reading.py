@@ -1,18 +1,34 @@
 """Reads the records: runs of `memwrap reproduce`, and what `memwrap bench` measured."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from memwrap.bench import record as bench
 from memwrap.bench.record import BenchRecord
 from memwrap.paper import records
-from memwrap.paper.records import Records
+from memwrap.paper.records import Failure, Record, Records
+from summary_parts import programs
+
+Made = TypeVar("Made", Record, Failure, BenchRecord)
 
 
 def runs_in(folder: Path) -> Records:
     """All that the files of records in a folder hold."""
-    return records.read(sorted(folder.glob("reproduce/*.jsonl")))
+    found, named = records.read(sorted(folder.glob("reproduce/*.jsonl"))), programs.named_in(folder)
+    return replace(
+        found,
+        results={task: _with_commit(record, named) for task, record in found.results.items()},
+        failures=tuple(_with_commit(failure, named) for failure in found.failures),
+    )
 
 
 def measured_in(folder: Path) -> dict[str, BenchRecord]:
     """Each record of `memwrap bench`, by its name."""
-    return {path.stem: bench.read(path) for path in sorted(folder.glob("bench/*.json"))}
+    named = programs.named_in(folder)
+    return {path.stem: _with_commit(bench.read(path), named) for path in sorted(folder.glob("bench/*.json"))}
+
+
+def _with_commit(made: Made, named: Mapping[str, str]) -> Made:
+    return replace(made, origin=programs.with_commit(made.origin, named))
