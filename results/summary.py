@@ -85,5 +85,5 @@ def _named(path: Path) -> Path:
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except (MemwrapError, OSError, ValueError) as error:
+    except (MemwrapError, OSError, UnicodeError) as error:
         sys.exit(f"results/summary.py: {error}")

@@ -14,7 +14,7 @@ import pytest
 
 from memwrap.bench.record import BenchRecord, LeftOut, Row, write
 from memwrap.bench.timing import Spread
-from memwrap.errors import DataError
+from memwrap.errors import DataError, RunError
 from memwrap.paper.grid import BATCH, RANDOM, Task
 from memwrap.paper.published import published
 from memwrap.paper.records import SHARE, Images, Origin, Record, append, code_of
@@ -599,3 +599,19 @@ def test_a_commit_that_is_named_wrongly_is_told(summary: ModuleType, tmp_path: P
     assert contradicted({"c0de": commit}, tmp_path) == [
         f"programs.json: commit {commit} has not the code c0de, but {code}"
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"c0de": ', r"programs.json: is no JSON \(Expecting value"),
+        ('["c0de"]', r'programs.json: holds \["c0de"\]; expected commits by the hash of their code'),
+        ('{"c0de": 7}', r'programs.json: holds \{"c0de": 7\}; expected commits'),
+    ],
+)
+def test_names_of_programs_that_are_damaged_are_refused(
+    summary: ModuleType, tmp_path: Path, text: str, said: str
+) -> None:
+    (tmp_path / "programs.json").write_text(text)
+    with pytest.raises(RunError, match=said):
+        summary.programs.named_in(tmp_path)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from memwrap.errors import InputError
 from memwrap.kernels.blocks import images_of_each, in_rows
-from memwrap.kernels.normalisation import ACTIVATIONS, Split, Sums, applied, gradients_of, settled
+from memwrap.kernels.normalisation import ACTIVATIONS, Split, Sums, applied, checked_first, gradients_of, settled
 from memwrap.kernels.streams import at_once
 from memwrap.kernels.strips import Seen, convolve, convolve_with_moments, go_back, merged
 
@@ -43,7 +43,9 @@ def normalised_depthwise(
     """`depthwise` of what `batch_norm` makes of the maps, kernel (S, C, 1, K, K); and its moments, for the `batch_norm`
     after that."""
     _check(maps, kernel, stride)
-    first = images_of_each(maps, len(weight)) if first is None else first
+    if len(kernel) != len(weight):
+        raise InputError(f"kernels of {len(kernel)} runs after a normalisation of {len(weight)}; expected as many")
+    first = checked_first(maps, running_mean, running_var, activation, first)
     own = weight, bias, running_mean, running_var, momentum, epsilon
     found: tuple[Tensor, Sums] = _NormalisedDepthwise.apply(maps, *own, ACTIVATIONS[activation], first, kernel, stride)
     return found

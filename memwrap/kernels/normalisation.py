@@ -50,14 +50,7 @@ def batch_norm(
     added: as maps, from a shortcut; not before silu.
     moments: of the maps, if they are known already.
     """
-    images = images_of_each(maps, len(weight))
-    first = images if first is None else first
-    if not 0 <= first <= images:
-        raise InputError(f"a first part of {first} images in runs of {images}; expected 0 to {images}, of each run")
-    if activation not in ACTIVATIONS:
-        raise InputError(f"activation is {activation!r}; expected one of {', '.join(ACTIVATIONS)}")
-    if not (running_mean.is_contiguous() and running_var.is_contiguous()):
-        raise InputError("running statistics with gaps in memory; expected contiguous ones: they are updated in place")
+    first = checked_first(maps, running_mean, running_var, activation, first)
     if added is not None and (activation == "silu" or added.shape != maps.shape):
         raise InputError(
             f"{activation} of normalised maps {tuple(maps.shape)} and {tuple(added.shape)}; expected the same shape, "
@@ -67,6 +60,19 @@ def batch_norm(
         maps, weight, bias, running_mean, running_var, momentum, epsilon, ACTIVATIONS[activation], first, added, moments
     )
     return out
+
+
+def checked_first(maps: Tensor, running_mean: Tensor, running_var: Tensor, activation: str, first: int | None) -> int:
+    """How many images of each run the first part has, if all is as `batch_norm` takes it; else an InputError."""
+    images = images_of_each(maps, len(running_mean))
+    first = images if first is None else first
+    if not 0 <= first <= images:
+        raise InputError(f"a first part of {first} images in runs of {images}; expected 0 to {images}, of each run")
+    if activation not in ACTIVATIONS:
+        raise InputError(f"activation is {activation!r}; expected one of {', '.join(ACTIVATIONS)}")
+    if not (running_mean.is_contiguous() and running_var.is_contiguous()):
+        raise InputError("running statistics with gaps in memory; expected contiguous ones: they are updated in place")
+    return first
 
 
 class _BatchNorm(torch.autograd.Function):
@@ -131,6 +137,11 @@ class Sums:
     first_chunks: int
     pivots: Tensor | None = None  # (S, 2, C), of each part; None: the number that the part begins with
 
+    @classmethod
+    def empty(cls, runs: int, chunks: int, channels: int, first_chunks: int, device: torch.device) -> "Sums":
+        """Room for them."""
+        return cls(torch.empty(runs, chunks, 2, channels, device=device, dtype=torch.float32), first_chunks)
+
 
 class Split:
     """Maps as rows of channels, those of each run cut into chunks of rows, none of which belongs to both parts.
@@ -165,8 +176,7 @@ class Split:
 
     def empty_sums(self, device: torch.device) -> Sums:
         """Room for the sums of its chunks"""
-        values = torch.empty(self.runs, self.chunks, 2, self.channels, device=device, dtype=torch.float32)
-        return Sums(values, self.first_chunks)
+        return Sums.empty(self.runs, self.chunks, self.channels, self.first_chunks, device)
 
     def sizes(self, sums: Sums) -> tuple[int, int, int, int, int, int]:
         """sums: by chunks of its own or others"""
@@ -297,6 +307,14 @@ def through_activation(gradient, z, ACTIVATION: tl.constexpr):
     return gradient
 
 
+@triton.jit
+def store_sums(partial, number, one, other, channels, column):
+    """Both sums of a chunk over its rows, one and other (R, C): partial (chunks, 2, C)"""
+    target, inside = partial + number * 2 * channels + column, column < channels
+    tl.store(target, tl.sum(one, axis=0), mask=inside)
+    tl.store(target + channels, tl.sum(other, axis=0), mask=inside)
+
+
 @triton.jit(do_not_specialize=_SIZES)
 def _moments(
     maps,
@@ -333,9 +351,7 @@ def _moments(
         value = tl.where(mask, value - pivot[None, :], 0.0)
         sums += value
         squares += value * value
-    target = partial + number * 2 * channels + column
-    tl.store(target, tl.sum(sums, axis=0), mask=inside)
-    tl.store(target + channels, tl.sum(squares, axis=0), mask=inside)
+    store_sums(partial, number, sums, squares, channels, column)
 
 
 @triton.jit
@@ -513,9 +529,7 @@ def _backward_sums(
             gradient = through_activation(gradient, value * factor[None, :] + summand[None, :], ACTIVATION)
         sums += gradient
         products += gradient * (value - mean[None, :])
-    target = partial + number * 2 * channels + column
-    tl.store(target, tl.sum(sums, axis=0), mask=inside)
-    tl.store(target + channels, tl.sum(products, axis=0), mask=inside)
+    store_sums(partial, number, sums, products, channels, column)
 
 
 @triton.jit

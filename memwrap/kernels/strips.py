@@ -1,8 +1,8 @@
 """Depthwise convolutions in strips, there and back: what `memwrap.kernels.depthwise` launches.
 
-A program asks for all that it reads before it writes anything: a load after a store would wait for it, as both might
-mean the same place. It makes strips, several rows high and two columns wide: a number that it has read and converted
-serves most of the places in a strip. No program has images of both parts of a run.
+A program makes strips, several rows high and two columns wide: a number that it has read and converted serves most of
+the places in a strip. For each it asks for all that it reads before it writes anything: a load after a store would wait
+for it, as both might mean the same place. No program has images of both parts of a run.
 """
 
 import math
@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from memwrap.kernels.blocks import images_of_each, own_part, width_of
-from memwrap.kernels.normalisation import Sums, activation_of, through_activation
+from memwrap.kernels.normalisation import Sums, activation_of, store_sums, through_activation
 
 _AS_THEY_ARE = -1  # how numbers are seen, in the place of an activation
 
@@ -35,10 +35,11 @@ _BACK = {
 }
 _PARTIALS = 256  # results of programs that are added up at a time
 _MERGED = 16  # taps of channels of which one program adds them up
-_PIVOTS = 128  # channels whose pivots one program finds
 _UNROLL = 4  # such turns whose loads may be under way at the same time
+_PIVOTS = 128  # channels whose pivots one program finds
 
-# Kernels are compiled once for all numbers and sizes of images, and for all ways to share them among programs.
+# Kernels are compiled once for all numbers of images, for all sizes whose strips are of one kind, and for all ways to
+# share them among programs.
 _COUNTS = ["images", "first", "height", "width", "down", "across", "first_chunks", "chunks", "turns"]
 
 
@@ -79,9 +80,8 @@ class _Strips:
         self.grid = (self.chunks * columns, runs)
 
     def empty_sums(self, device: torch.device) -> Sums:
-        """Room for two of each channel and chunk"""
-        values = torch.empty(self.runs, self.chunks, 2, self.channels, device=device, dtype=torch.float32)
-        return Sums(values, self.first_chunks)
+        """Room for those of its chunks"""
+        return Sums.empty(self.runs, self.chunks, self.channels, self.first_chunks, device)
 
     def options(self) -> dict[str, int | None]:
         return {
@@ -274,7 +274,7 @@ def _added(
     for place in tl.static_range(2 * ROWS):
         if _tap(place, v, u, STRIDE, K, ROWS, BACK) >= 0:
             own = taps + _tap(place, v, u, STRIDE, K, ROWS, BACK) * channels
-            factor = tl.load(own, mask=inside)  # anything outside: nothing of it is stored
+            factor = tl.load(own, mask=inside, other=0.0)  # so places that do not exist stay zero
             new = new + (strip[place] + factor * number,)
         else:
             new = new + (strip[place],)
@@ -294,14 +294,6 @@ def _stored(target, strip, y, x, size, inside, ROWS: tl.constexpr, EVEN: tl.cons
     for place in tl.static_range(2 * ROWS):
         away = (place % ROWS * size[1] + place // ROWS) * size[2]
         tl.store(target + away, strip[place], mask=_exists(place, y, x, size, inside, ROWS, EVEN))
-
-
-@triton.jit
-def _pair_stored(sums, chunk, one, other, channels, column):
-    """Both sums of a chunk, (P, C) each, over its places: (chunks, 2, C)"""
-    target, within = sums + chunk * 2 * channels + column, column < channels
-    tl.store(target, tl.sum(one, axis=0), mask=within)
-    tl.store(target + channels, tl.sum(other, axis=0), mask=within)
 
 
 @triton.jit(do_not_specialize=_COUNTS)
@@ -394,25 +386,25 @@ def _strip(
             z = _numbers_at(base, seen[0], seen[1], v, u, size, inside, nothing)
             if SEEN >= 0:
                 z = activation_of(z * factor + summand, SEEN)
-            if SEEN == 0 or SEEN > 1:
+            if SEEN == 0:
                 row, place = seen[0] + v, seen[1] + u
                 z = tl.where(((row >= 0) & (row < height) & (place >= 0) & (place < width))[:, None], z, 0.0)
             strip = _added(strip, z, v, u, own_taps, channels, inside, STRIDE, K, ROWS, False)
     target = out + ((image * down + y) * across + x)[:, None] * channels + column[None, :]
     size = (down, across, channels)
-    _stored(target, strip, y, x, size, inside, ROWS, EVEN)
     if MOMENTS:
         # Places that do not exist are zero if strips are even, and so shall be their distance.
         pivot = tl.load(_lanes_of(pivots + (run * 2 + part) * channels, column, BLOCK_P), mask=inside, other=0.0)
         sums = tl.zeros((BLOCK_P, BLOCK_C), tl.float32)
         squares = sums
         for place in tl.static_range(2 * ROWS):
-            away = strip[place] - pivot
+            away = strip[place].to(out.dtype.element_ty).to(tl.float32) - pivot  # of what will be read again
             if not EVEN:
                 away = tl.where(_exists(place, y, x, size, inside, ROWS, EVEN), away, 0.0)
             sums += away
             squares += away * away
-        _pair_stored(moments, run * chunks + chunk, sums, squares, channels, column)
+        store_sums(moments, run * chunks + chunk, sums, squares, channels, column)
+    _stored(target, strip, y, x, size, inside, ROWS, EVEN)
 
 
 @triton.jit(do_not_specialize=_COUNTS)
@@ -501,7 +493,7 @@ def _strips_back(
     for tap in tl.static_range(K * K):
         tl.store(target + tap * channels, tl.sum(found[tap], axis=0), mask=within)
     if SEEN >= 0:
-        _pair_stored(sums, run * chunks + chunk, one, other, channels, column)
+        store_sums(sums, run * chunks + chunk, one, other, channels, column)
 
 
 @triton.jit

@@ -7,6 +7,7 @@ from seeds on the device.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeGuard
 
 from torch import Tensor, nn
 
@@ -77,7 +78,7 @@ class _Stacking:
         weight, bias = self.values[f"{name}.weight"], self.values.get(f"{name}.bias")
         if isinstance(layer, nn.Linear):
             return lambda rows: linear(rows, weight, bias)
-        if self.kernels and _is_plain_depthwise(layer):
+        if self.kernels and _is_depthwise(layer):
             from memwrap.kernels.depthwise import depthwise  # Triton is there where there is a GPU
 
             return lambda maps: depthwise(maps, weight, layer.stride[0])
@@ -150,6 +151,7 @@ class _Stacking:
             return
         added, (last_name, last) = list[Tensor](), layers[-1]
         assert isinstance(last, nn.BatchNorm2d)
+        assert not _is_depthwise(layers[-2][1])  # with which this would be done, and nothing added
         last.forward = self._normalisation(  # type: ignore[method-assign, assignment]
             last_name, last, activation, added
         )
@@ -184,7 +186,7 @@ class _Stacking:
             return 1, layers[0][1]
         if self.kernels and (after := _normalisation_at(layers, before.count + 1)) is not None:
             name, layer = layers[before.count]
-            if isinstance(layer, nn.Conv2d) and _is_plain_depthwise(layer):
+            if _is_depthwise(layer):
                 return before.count + 1 + after.count, self._depthwise_between(before, name, layer, after)
         if before.count == 1:
             return 1, before.layer
@@ -245,7 +247,10 @@ def _within(name: str, own_name: str) -> str:
     return f"{name}.{own_name}" if name else own_name
 
 
-def _is_plain_depthwise(layer: nn.Conv2d) -> bool:
+def _is_depthwise(layer: nn.Module) -> TypeGuard[nn.Conv2d]:
+    """Such as the kernels know."""
+    if not isinstance(layer, nn.Conv2d):
+        return False
     kernel, stride = layer.kernel_size, layer.stride
     return (
         layer.groups == layer.in_channels == layer.out_channels > 1

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from memwrap.errors import RunError
 from memwrap.paper.records import Origin, code_of
 
 PACKAGE = "memwrap"
@@ -22,7 +23,15 @@ PACKAGE = "memwrap"
 def named_in(folder: Path) -> dict[str, str]:
     """Commits by the hash of their code, if a folder of records names any."""
     path = folder / "programs.json"
-    return dict(json.loads(path.read_text())) if path.exists() else {}
+    if not path.exists():
+        return {}
+    try:
+        found = json.loads(path.read_text())
+    except ValueError as error:
+        raise RunError(f"{path}: is no JSON ({error}); expected commits by the hash of their code") from error
+    if not isinstance(found, dict) or not all(isinstance(commit, str) for commit in found.values()):
+        raise RunError(f"{path}: holds {json.dumps(found)[:80]}; expected commits by the hash of their code")
+    return found
 
 
 def with_commit(origin: Origin, named: Mapping[str, str]) -> Origin:

@@ -1,6 +1,7 @@
 """The kernels against torch's own layers, on a GPU; without one, slowly, by Triton's interpreter."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -296,6 +297,7 @@ quietly = pytest.mark.filterwarnings("ignore:invalid value encountered in multip
         (1, 33, 4, 1, 3, 2, "none"),
         (3, 8, 9, 7, 3, 4, "relu"),
         (1, 8, 1, 3, 5, 0, "silu"),
+        (1, 24, 8, 4, 3, 2, "none"),  # strips that are whole, in programs with room for more
     ],
 )
 def test_a_depthwise_convolution_between_two_normalisations(
@@ -330,6 +332,24 @@ def test_moments_of_what_lies_far_from_zero(first: int) -> None:
     exact = [each.double() if isinstance(each, Tensor) else each for each in after]
     expected = normalised_one_by_one(found.double(), *exact[:2], (exact[2], exact[3]), "none", first)
     assert_close(batch_norm(found, *after, "none", first, moments=moments).double(), expected, atol=1e-2, rtol=1e-2)
+
+
+@quietly
+@runs_kernels
+@pytest.mark.parametrize("gamma", [0.0, 0.01, 1.0])
+def test_moments_are_of_maps_as_they_are_rounded(gamma: float) -> None:
+    """Where all numbers are nearly the same, normalisation would make much of the difference."""
+    from memwrap.kernels.depthwise import normalised_depthwise
+    from memwrap.kernels.normalisation import batch_norm
+
+    maps, ones = maps_of(2 * IMAGES, 8, 1, 1).detach().bfloat16(), torch.ones(2, 8, device=DEVICE)
+    own = [gamma * ones, 1.3 * ones, 0 * ones, 1 * ones, 0.1, 1e-5]
+    found, moments = normalised_depthwise(
+        maps, *own, "relu", 3, torch.randn(2, 8, 1, 3, 3, device=DEVICE).bfloat16(), 1
+    )
+    after = [[ones, 0 * ones, 0 * ones, 1 * ones, 0.1, 1e-5] for _ in range(2)]
+    expected = batch_norm(found, *after[0], "none", 3)
+    assert_close(batch_norm(found, *after[1], "none", 3, moments=moments), expected, atol=2e-3, rtol=0.01)
 
 
 def check_normalised_depthwise(
@@ -375,6 +395,30 @@ def test_maps_that_the_kernels_cannot_count_are_refused() -> None:
     maps = torch.zeros(1, 1, 1, 1).expand(2**16, 2**15, 1, 1)
     with pytest.raises(InputError, match="hold 2147483648 numbers; the kernels take fewer than 2147483648: give"):
         depthwise(maps, torch.zeros(1, 2**15, 1, 3, 3))
+
+
+@runs_kernels
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"first": 3}, "a first part of 3 images in runs of 2; expected 0 to 2, of each run"),
+        ({"first": -1}, "a first part of -1 images in runs of 2; expected 0 to 2, of each run"),
+        ({"activation": "gelu"}, "activation is 'gelu'; expected one of none, relu, silu"),
+        ({"running_var": torch.ones(2, 16)[:, :8]}, "running statistics with gaps in memory; expected contiguous ones"),
+        ({"kernel": torch.ones(1, 8, 1, 3, 3)}, "kernels of 1 runs after a normalisation of 2; expected as many"),
+        ({"stride": 3}, "and stride 1 or 2"),
+    ],
+)
+def test_a_convolution_after_a_normalisation_refuses_what_either_refuses(changes: dict[str, Any], said: str) -> None:
+    from memwrap.kernels.depthwise import normalised_depthwise
+
+    names = ("weight", "bias", "running_mean", "running_var")
+    given = {name: torch.ones(2, 8, device=DEVICE) for name in names}
+    given |= {"momentum": 0.1, "epsilon": 1e-5, "activation": "relu", "first": 1, "stride": 1}
+    given |= {"kernel": torch.ones(2, 8, 1, 3, 3, device=DEVICE)}
+    moved = {name: value.to(DEVICE) if isinstance(value, Tensor) else value for name, value in changes.items()}
+    with pytest.raises(InputError, match=said):
+        normalised_depthwise(maps_of(4, 8, 2, 2), **{**given, **moved})
 
 
 @runs_kernels
