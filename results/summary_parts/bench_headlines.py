@@ -48,8 +48,8 @@ def paragraphs(measured: Mapping[str, BenchRecord]) -> list[str]:
         "both were timed; of runs side by side, which are trained at once, one run's share. The published loop is "
         "its `memorywrap` with a training loop such as its authors', written anew: one run, Pillow images that no "
         "worker loads ahead, fp16; ours is in bf16 with all images on the device. It leaves the GPU waiting, so its "
-        "time is much that of the host, and other records may be of other hosts; its arithmetic alone has a line of its "
-        f"own. Full tables: {full}."
+        "time is much that of the host, and other records may be of other hosts; its arithmetic alone has a line of "
+        f"its own. Full tables: {full}."
     )
     told = _headlines(measured)
     return [about, *([_table(told)] if told else [])] if measured else []
