@@ -5,6 +5,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from memwrap.kernels.blocks import FUSED
+
 _INPUTS = 16  # that a program takes
 # Numbers of encodings at a time, and the warps that share them, for up to 128 samples and for more: on an H200.
 # With longer tiles, or more stages, 512 samples would not fit into the shared memory of smaller GPUs.
@@ -43,7 +45,7 @@ def weights_and_queries(
         BLOCK_D=tile["length"],
         num_warps=tile["warps"],
         num_stages=_STAGES,
-        enable_fp_fusion=True,  # as it is anyway: left out, a user would be warned that it may change
+        **FUSED,
     )
     return joined, scales
 

@@ -14,6 +14,9 @@ from memwrap.errors import InputError
 _WIDTHS = (64, 32, 16)  # channels
 _MOST_IDLE = 0.15  # of a block's lanes, if a narrower block can do better
 
+# For each launch: products and sums as one, as Triton has it anyway. Left out, a user is warned that it may change.
+FUSED = {"enable_fp_fusion": True}
+
 _MOST_NUMBERS = 2**31  # of maps: kernels count in 32 bits, which is faster
 
 

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from memwrap.kernels.blocks import check_count, images_of_each
+from memwrap.kernels.blocks import FUSED, check_count, images_of_each
 
 _BLOCK = 1024
 
@@ -42,7 +42,7 @@ def _masked(values: Tensor, share: float, seeds: Tensor, number: int) -> Tensor:
     out = torch.empty_like(values)
     runs = len(seeds)
     count = values.numel() // runs
-    _mask[(triton.cdiv(count, _BLOCK), runs)](values, out, seeds, number, count, share, BLOCK=_BLOCK)
+    _mask[(triton.cdiv(count, _BLOCK), runs)](values, out, seeds, number, count, share, BLOCK=_BLOCK, **FUSED)
     return out
 
 

@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from memwrap.errors import InputError
-from memwrap.kernels.blocks import in_rows, own_part, width_of
+from memwrap.kernels.blocks import FUSED, in_rows, own_part, width_of
 
 _TILE = 4096  # numbers that a program holds at a time
 _WARPS = 4
@@ -101,6 +101,7 @@ def _image_blocks(maps: Tensor) -> dict[str, int]:
         "BLOCK_C": block_c,
         "ALIGNED": channels % 8 == 0,
         "num_warps": _WARPS,
+        **FUSED,
     }
 
 
@@ -121,7 +122,7 @@ def _row_sizes(maps: Tensor) -> tuple[int, int, int]:
 def _row_blocks(maps: Tensor) -> dict[str, int]:
     channels = maps.shape[1]
     block_c = width_of(channels)
-    return {"BLOCK_R": _TILE // block_c, "BLOCK_C": block_c, "ALIGNED": channels % 8 == 0, "num_warps": _WARPS}
+    return {"BLOCK_R": _TILE // block_c, "BLOCK_C": block_c, "ALIGNED": channels % 8 == 0, "num_warps": _WARPS, **FUSED}
 
 
 @triton.jit

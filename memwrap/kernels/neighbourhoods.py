@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from memwrap.kernels.blocks import check_count
+from memwrap.kernels.blocks import FUSED, check_count
 
 _PLACES = 128  # that a program takes: one for each thread
 _WARPS = 4
@@ -67,6 +67,7 @@ def neighbourhoods(
         BLOCK_P=_PLACES,
         BLOCK_C=triton.next_power_of_2(numbers + missing),
         num_warps=_WARPS,
+        **FUSED,
     )
     return out
 

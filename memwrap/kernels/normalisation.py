@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from memwrap.errors import InputError
-from memwrap.kernels.blocks import images_of_each, in_rows, own_part, width_of
+from memwrap.kernels.blocks import FUSED, images_of_each, in_rows, own_part, width_of
 
 ACTIVATIONS = {"none": 0, "relu": 1, "silu": 2}
 
@@ -186,7 +186,7 @@ class Split:
         return self.rows, self.channels, self.first_rows, self.first_tiles, self.tiles
 
     def blocks(self) -> dict[str, int]:
-        return {"BLOCK_R": self.block_r, "BLOCK_C": self.block_c, "ALIGNED": self.channels % 8 == 0}
+        return {"BLOCK_R": self.block_r, "BLOCK_C": self.block_c, "ALIGNED": self.channels % 8 == 0, **FUSED}
 
     def reducing(self) -> dict[str, int]:
         options = {"STAGES": _REDUCING["stages"], "num_warps": _REDUCING["warps"]}
@@ -225,6 +225,7 @@ def settled(
         PIVOTS=moments.pivots is not None,
         BLOCK_P=_PARTIALS,
         BLOCK_C=_MERGED_C,
+        **FUSED,
     )
     return statistics
 
@@ -261,6 +262,7 @@ def gradients_of(
         *split.sizes(sums),
         BLOCK_P=_PARTIALS,
         BLOCK_C=_MERGED_C,
+        **FUSED,
     )
     of_maps = torch.empty_like(maps)
     _apply_backward[split.tile_grid](

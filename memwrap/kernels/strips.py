@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from memwrap.kernels.blocks import images_of_each, own_part, width_of
+from memwrap.kernels.blocks import FUSED, images_of_each, own_part, width_of
 from memwrap.kernels.normalisation import Sums, activation_of, store_sums, through_activation
 
 _AS_THEY_ARE = -1  # how numbers are seen, in the place of an activation
@@ -92,6 +92,7 @@ class _Strips:
             "ALIGNED": self.channels % 8 == 0,
             "num_warps": self.warps,
             "maxnreg": self.registers,
+            **FUSED,
         }
 
 
@@ -116,6 +117,7 @@ def convolve_with_moments(seen: Seen, taps: Tensor, out: Tensor, stride: int) ->
         K=_side_of(taps),
         SEEN=seen.activation,
         BLOCK_C=_PIVOTS,
+        **FUSED,
     )
     moments = replace(strips.empty_sums(out.device), pivots=pivots)
     _convolve(strips, seen, taps, out, stride, moments)
@@ -186,7 +188,7 @@ def merged(partial: Tensor, weight: Tensor) -> Tensor:
     runs, chunks, taps, channels = partial.shape
     out = torch.empty(weight.shape, device=weight.device, dtype=weight.dtype)
     _merge_taps[(triton.cdiv(taps * channels, _MERGED), runs)](
-        partial, out, channels, chunks, TAPS=taps, BLOCK_P=_PARTIALS, BLOCK_L=_MERGED, UNROLL=_UNROLL
+        partial, out, channels, chunks, TAPS=taps, BLOCK_P=_PARTIALS, BLOCK_L=_MERGED, UNROLL=_UNROLL, **FUSED
     )
     return out
 

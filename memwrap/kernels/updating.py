@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from memwrap.errors import InputError
-from memwrap.kernels.blocks import check_count
+from memwrap.kernels.blocks import FUSED, check_count
 
 _BLOCK = 2048  # numbers that a program takes: at once, or, where no wide load fits, so many at a time as it has threads
 _WARPS = 4
@@ -125,7 +125,7 @@ class Update:
 
 
 def _blocks() -> dict[str, int]:
-    return {"BLOCK": _BLOCK, "NARROW": 32 * _WARPS, "num_warps": _WARPS}
+    return {"BLOCK": _BLOCK, "NARROW": 32 * _WARPS, "num_warps": _WARPS, **FUSED}
 
 
 def _check(weight: Tensor, leaf: Tensor, runs: int) -> None:
