@@ -27,6 +27,7 @@ ROOMS = [
     "kernels",
     "kernels.streams",
     "kernels.blocks",
+    "kernels.norms",
     "kernels.normalisation",
     "kernels.strips",
     "kernels.depthwise",

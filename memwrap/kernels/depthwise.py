@@ -15,6 +15,7 @@ from torch import Tensor
 from memwrap.errors import InputError
 from memwrap.kernels.blocks import images_of_each, in_rows
 from memwrap.kernels.normalisation import ACTIVATIONS, Split, Sums, applied, checked_first, gradients_of, settled
+from memwrap.kernels.norms import Norm
 from memwrap.kernels.streams import at_once
 from memwrap.kernels.strips import Seen, convolve, convolve_with_moments, go_back, merged
 
@@ -28,26 +29,18 @@ def depthwise(maps: Tensor, weight: Tensor, stride: int = 1) -> Tensor:
 
 
 def normalised_depthwise(
-    maps: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    running_mean: Tensor,
-    running_var: Tensor,
-    momentum: float,
-    epsilon: float,
-    activation: str,
-    first: int | None,
-    kernel: Tensor,
-    stride: int,
+    maps: Tensor, norm: Norm, activation: str, first: int | None, kernel: Tensor, stride: int
 ) -> tuple[Tensor, Sums]:
     """`depthwise` of what `batch_norm` makes of the maps, kernel (S, C, 1, K, K); and its moments, for the `batch_norm`
     after that."""
     _check(maps, kernel, stride)
-    if len(kernel) != len(weight):
-        raise InputError(f"kernels of {len(kernel)} runs after a normalisation of {len(weight)}; expected as many")
-    first = checked_first(maps, running_mean, running_var, activation, first)
-    own = weight, bias, running_mean, running_var, momentum, epsilon
-    found: tuple[Tensor, Sums] = _NormalisedDepthwise.apply(maps, *own, ACTIVATIONS[activation], first, kernel, stride)
+    runs = len(norm.weight)
+    if len(kernel) != runs:
+        raise InputError(f"kernels of {len(kernel)} runs after a normalisation of {runs}; expected as many")
+    first = checked_first(maps, norm, activation, first)
+    found: tuple[Tensor, Sums] = _NormalisedDepthwise.apply(
+        maps, norm.weight, norm.bias, norm, ACTIVATIONS[activation], first, kernel, stride
+    )
     return found
 
 
@@ -85,10 +78,7 @@ class _NormalisedDepthwise(torch.autograd.Function):
         maps: Tensor,
         weight: Tensor,
         bias: Tensor,
-        running_mean: Tensor,
-        running_var: Tensor,
-        momentum: float,
-        epsilon: float,
+        norm: Norm,
         activation: int,
         first: int,
         kernel: Tensor,
@@ -96,7 +86,7 @@ class _NormalisedDepthwise(torch.autograd.Function):
     ) -> tuple[Tensor, Sums]:
         maps, weight, bias, taps = in_rows(maps), weight.contiguous(), bias.contiguous(), _taps_first(kernel)
         split = Split.of(maps, len(weight), first)
-        statistics = settled(maps, split, None, weight, bias, running_mean, running_var, momentum, epsilon)
+        statistics = settled(maps, split, norm._replace(weight=weight, bias=bias))
         ctx.save_for_backward(maps, weight, statistics, kernel, taps)
         ctx.split, ctx.activation, ctx.first, ctx.stride = split, activation, first, stride
         seen = Seen(maps, first, statistics, activation)
@@ -119,7 +109,7 @@ class _NormalisedDepthwise(torch.autograd.Function):
             ],
             maps.device,
         )
-        return of_maps, of_weight, of_bias, None, None, None, None, None, None, of_kernel, None
+        return of_maps, of_weight, of_bias, None, None, None, of_kernel, None
 
 
 def _taps_first(weight: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from memwrap.errors import InputError
 from memwrap.kernels.blocks import FUSED, images_of_each, in_rows, own_part, width_of
+from memwrap.kernels.norms import Norm
 
 ACTIVATIONS = {"none": 0, "relu": 1, "silu": 2}
 
@@ -32,12 +33,7 @@ _MERGED_C = 4  # channels of which one program adds them up
 
 def batch_norm(
     maps: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    running_mean: Tensor,
-    running_var: Tensor,
-    momentum: float,
-    epsilon: float,
+    norm: Norm,
     activation: str = "none",
     first: int | None = None,
     added: Tensor | None = None,
@@ -45,32 +41,30 @@ def batch_norm(
 ) -> Tensor:
     """activation(normalised maps + added), maps (S * N, C, H, W) in channels_last: S runs of N images each.
 
-    weight, bias: (S, C). running_mean, running_var: (S, C), contiguous, updated in place by each run's own images.
+    norm: of S runs, with contiguous running statistics.
     first: how many images of each run belong to the first part; the others are the second. All of them if left out.
     added: as maps, from a shortcut; not before silu.
     moments: of the maps, if they are known already.
     """
-    first = checked_first(maps, running_mean, running_var, activation, first)
+    first = checked_first(maps, norm, activation, first)
     if added is not None and (activation == "silu" or added.shape != maps.shape):
         raise InputError(
             f"{activation} of normalised maps {tuple(maps.shape)} and {tuple(added.shape)}; expected the same shape, "
             "and relu or none"
         )
-    out: Tensor = _BatchNorm.apply(
-        maps, weight, bias, running_mean, running_var, momentum, epsilon, ACTIVATIONS[activation], first, added, moments
-    )
+    out: Tensor = _BatchNorm.apply(maps, norm.weight, norm.bias, norm, ACTIVATIONS[activation], first, added, moments)
     return out
 
 
-def checked_first(maps: Tensor, running_mean: Tensor, running_var: Tensor, activation: str, first: int | None) -> int:
+def checked_first(maps: Tensor, norm: Norm, activation: str, first: int | None) -> int:
     """How many images of each run the first part has, if all is as `batch_norm` takes it; else an InputError."""
-    images = images_of_each(maps, len(running_mean))
+    images = images_of_each(maps, len(norm.weight))
     first = images if first is None else first
     if not 0 <= first <= images:
         raise InputError(f"a first part of {first} images in runs of {images}; expected 0 to {images}, of each run")
     if activation not in ACTIVATIONS:
         raise InputError(f"activation is {activation!r}; expected one of {', '.join(ACTIVATIONS)}")
-    if not (running_mean.is_contiguous() and running_var.is_contiguous()):
+    if not (norm.running_mean.is_contiguous() and norm.running_var.is_contiguous()):
         raise InputError("running statistics with gaps in memory; expected contiguous ones: they are updated in place")
     return first
 
@@ -82,10 +76,7 @@ class _BatchNorm(torch.autograd.Function):
         maps: Tensor,
         weight: Tensor,
         bias: Tensor,
-        running_mean: Tensor,
-        running_var: Tensor,
-        momentum: float,
-        epsilon: float,
+        norm: Norm,
         activation: int,
         first: int,
         added: Tensor | None,
@@ -93,7 +84,7 @@ class _BatchNorm(torch.autograd.Function):
     ) -> Tensor:
         maps, weight, bias = in_rows(maps), weight.contiguous(), bias.contiguous()
         split = Split.of(maps, len(weight), first)
-        statistics = settled(maps, split, moments, weight, bias, running_mean, running_var, momentum, epsilon)
+        statistics = settled(maps, split, norm._replace(weight=weight, bias=bias), moments)
         out = applied(maps, split, statistics, activation, added)
         # After a sum, what came out tells where relu lets gradients pass; else that is computed again.
         ctx.save_for_backward(maps, weight, statistics, out if added is not None and activation else None)
@@ -122,7 +113,7 @@ class _BatchNorm(torch.autograd.Function):
         left = activation if activated is None else ACTIVATIONS["none"]
         of_maps, of_weight, of_bias = gradients_of(passed, maps, split, statistics, sums, weight, left)
         of_added = passed if ctx.added else None
-        return of_maps, of_weight, of_bias, None, None, None, None, None, None, of_added, None
+        return of_maps, of_weight, of_bias, None, None, None, of_added, None
 
 
 @dataclass(frozen=True)
@@ -193,17 +184,7 @@ class Split:
         return {**self.blocks(), "BLOCK_R": self.reduced_r, **options}
 
 
-def settled(
-    maps: Tensor,
-    split: Split,
-    moments: Sums | None,
-    weight: Tensor,
-    bias: Tensor,
-    running_mean: Tensor,
-    running_var: Tensor,
-    momentum: float,
-    epsilon: float,
-) -> Tensor:
+def settled(maps: Tensor, split: Split, norm: Norm, moments: Sums | None = None) -> Tensor:
     """Of each part: mean, one over the deviation, and the factor and summand that they make of a number, (S, 2, 4, C);
     the running statistics are updated. moments: of the maps, if they are known"""
     statistics = split.empty_for_parts(4, maps.device)
@@ -215,12 +196,7 @@ def settled(
         maps if moments.pivots is None else moments.pivots,
         moments.values,
         statistics,
-        weight,
-        bias,
-        running_mean,
-        running_var,
-        momentum,
-        epsilon,
+        *norm,
         *split.sizes(moments),
         PIVOTS=moments.pivots is not None,
         BLOCK_P=_PARTIALS,

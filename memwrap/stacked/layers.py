@@ -15,6 +15,7 @@ from memwrap.encoders.blocks import Classifier
 from memwrap.encoders.efficientnet import MobileBlock, SqueezeExcitation
 from memwrap.encoders.mobilenet import InvertedResidual
 from memwrap.encoders.resnet import ResidualBlock
+from memwrap.kernels.norms import Norm
 from memwrap.stacked import run_by_run
 from memwrap.stacked.convolutions import convolution, pointwise
 from memwrap.stacked.products import linear
@@ -90,7 +91,7 @@ class _Stacking:
         self, name: str, layer: nn.BatchNorm2d, activation: str = "none", added: list[Tensor] | None = None
     ) -> Layer:
         """added: where a block leaves what is to be added before the activation, if it does; only with kernels."""
-        own = self._of_normalisation(name, layer)
+        own = self._norm(name, layer)
         normalise: Callable[..., Tensor] = run_by_run.batch_norm
         if self.kernels:
             from memwrap.kernels.normalisation import batch_norm
@@ -100,7 +101,7 @@ class _Stacking:
         def run(maps: Tensor) -> Tensor:
             self.told.used.add(name)
             more = {} if added is None else {"added": added.pop()}
-            return normalise(maps, *own, activation, self.told.first, **more)
+            return normalise(maps, own, activation, self.told.first, **more)
 
         return run
 
@@ -112,25 +113,23 @@ class _Stacking:
         from memwrap.kernels.normalisation import batch_norm
 
         kernel, stride = self.values[f"{name}.weight"], layer.stride[0]
-        of_before, of_after = (self._of_normalisation(each.name, each.layer) for each in (before, after))
+        of_before, of_after = (self._norm(each.name, each.layer) for each in (before, after))
 
         def run(maps: Tensor) -> Tensor:
             self.told.used.update((before.name, after.name))
             first = self.told.first
-            maps, moments = normalised_depthwise(maps, *of_before, before.activation, first, kernel, stride)
-            return batch_norm(maps, *of_after, after.activation, first, moments=moments)
+            maps, moments = normalised_depthwise(maps, of_before, before.activation, first, kernel, stride)
+            return batch_norm(maps, of_after, after.activation, first, moments=moments)
 
         return run
 
-    def _of_normalisation(
-        self, name: str, layer: nn.BatchNorm2d
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, float, float]:
-        """What it takes beside maps: weight, bias, running mean and variance, momentum and epsilon."""
+    def _norm(self, name: str, layer: nn.BatchNorm2d) -> Norm:
+        """What a normalisation has of its own."""
         weight, bias, mean, var = (
             self.values[f"{name}.{each}"] for each in ("weight", "bias", "running_mean", "running_var")
         )
         assert layer.momentum is not None  # as `unstackable` has seen
-        return weight, bias, mean, var, layer.momentum, layer.eps
+        return Norm(weight, bias, mean, var, layer.momentum, layer.eps)
 
     def _dropout(self, layer: nn.Dropout, number: int) -> Layer:
         if layer.p == 0:

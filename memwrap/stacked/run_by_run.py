@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from memwrap.kernels.norms import Norm
+
 _ACTIVATED: dict[str, Callable[[Tensor], Tensor]] = {
     "none": lambda maps: maps,
     "relu": functional.relu,
@@ -13,23 +15,13 @@ _ACTIVATED: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def batch_norm(
-    maps: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    running_mean: Tensor,
-    running_var: Tensor,
-    momentum: float,
-    epsilon: float,
-    activation: str,
-    first: int | None,
-) -> Tensor:
+def batch_norm(maps: Tensor, norm: Norm, activation: str, first: int | None) -> Tensor:
     """Part by part: arguments as for `memwrap.kernels.normalisation.batch_norm`"""
     done = []
-    for run, images in enumerate(maps.chunk(len(weight))):
-        statistics = running_mean[run], running_var[run], weight[run], bias[run]
+    for run, images in enumerate(maps.chunk(len(norm.weight))):
+        statistics = norm.running_mean[run], norm.running_var[run], norm.weight[run], norm.bias[run]
         for part in images.tensor_split([first] if first is not None and first < len(images) else []):
-            done.append(functional.batch_norm(part, *statistics, True, momentum, epsilon))
+            done.append(functional.batch_norm(part, *statistics, True, norm.momentum, norm.epsilon))
     return _ACTIVATED[activation](torch.cat(done))
 
 

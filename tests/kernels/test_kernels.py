@@ -10,6 +10,7 @@ from torch.nn import functional
 from torch.testing import assert_close
 
 from memwrap import InputError
+from memwrap.kernels.norms import Norm
 from tests.with_kernels import DEVICE, INTERPRETED, run_by_the_interpreter, runs_kernels, starts_the_interpreter
 
 
@@ -65,7 +66,7 @@ def check_normalisation(runs: int, channels: int, side: int, mean: float, first:
     slow_running = running[0].double(), running[1].double()
     inputs = [twin(each.double()) for each in (maps, weight, bias)]
     expected = normalised_one_by_one(*inputs, slow_running, activation, first)
-    out = batch_norm(maps, weight, bias, *running, 0.1, 1e-5, activation, None if first == IMAGES else first)
+    out = batch_norm(maps, Norm(weight, bias, *running, 0.1, 1e-5), activation, None if first == IMAGES else first)
     found, wanted = with_gradients(out, maps, weight, bias), with_gradients(expected, *inputs)
     for one, other in zip(found, wanted, strict=True):
         assert_close(one.double(), other, atol=2e-4, rtol=1e-4)
@@ -103,7 +104,7 @@ def test_maps_in_bfloat16_are_rounded_once(activation: str, first: int) -> None:
     running = torch.zeros(2, 24, device=DEVICE), torch.ones(2, 24, device=DEVICE)
     inputs = [twin(each.double()) for each in (maps, weight, bias)]
     expected = normalised_one_by_one(*inputs, (running[0].double(), running[1].double()), activation, first)
-    out = batch_norm(maps, weight, bias, *running, 0.1, 1e-5, activation, first)
+    out = batch_norm(maps, Norm(weight, bias, *running, 0.1, 1e-5), activation, first)
     assert out.dtype == torch.bfloat16
     once = torch.finfo(torch.bfloat16).eps / (1 if INTERPRETED else 2)  # the interpreter cuts off what a GPU rounds
     assert_close(out.double(), expected, atol=1e-5, rtol=once + 1e-5)
@@ -129,7 +130,7 @@ def test_a_shortcut_is_added_before_the_activation(activation: str, first: int) 
     expected = normalised_one_by_one(*inputs[:3], slow_running, "none", first) + inputs[3]
     if activation == "relu":
         expected = expected.relu()
-    out = batch_norm(maps, weight, bias, *running, 0.1, 1e-5, activation, first, added)
+    out = batch_norm(maps, Norm(weight, bias, *running, 0.1, 1e-5), activation, first, added)
     found, wanted = with_gradients(out, maps, weight, bias, added), with_gradients(expected, *inputs)
     for one, other in zip(found, wanted, strict=True):
         assert_close(one.double(), other, atol=2e-4, rtol=1e-4)
@@ -156,10 +157,10 @@ def test_weights_may_lie_apart_but_not_what_is_updated() -> None:
     maps, room = maps_of(4, 8, 2, 2), torch.rand(2, 2 * 8, device=DEVICE)
     weight, bias = room[:, :8], room[:, 8:]
     running = torch.zeros(2, 8, device=DEVICE), torch.ones(2, 8, device=DEVICE)
-    expected = batch_norm(maps, weight.clone(), bias.clone(), *running, 0.1, 1e-5)
-    assert batch_norm(maps, weight, bias, *running, 0.1, 1e-5).equal(expected)
+    expected = batch_norm(maps, Norm(weight.clone(), bias.clone(), *running, 0.1, 1e-5))
+    assert batch_norm(maps, Norm(weight, bias, *running, 0.1, 1e-5)).equal(expected)
     with pytest.raises(InputError, match="running statistics with gaps in memory; expected contiguous ones"):
-        batch_norm(maps, weight, bias, running[0], room[:, :8], 0.1, 1e-5)
+        batch_norm(maps, Norm(weight, bias, running[0], room[:, :8], 0.1, 1e-5))
 
 
 @runs_kernels
@@ -325,13 +326,13 @@ def test_moments_of_what_lies_far_from_zero(first: int) -> None:
     from memwrap.kernels.normalisation import batch_norm
 
     maps, ones = maps_of(2 * IMAGES, 8, 1, 1), torch.ones(2, 8, device=DEVICE)
-    own = [ones, 1000 * ones, 0 * ones, 1 * ones, 0.1, 1e-5]
+    own = Norm(ones, 1000 * ones, 0 * ones, 1 * ones, 0.1, 1e-5)
     taps = torch.randn(2, 8, 1, 3, 3, device=DEVICE)
-    found, moments = normalised_depthwise(maps, *own, "relu", first, taps, 1)
-    after = [ones, 0 * ones, ones.clone(), ones.clone(), 0.1, 1e-5]
+    found, moments = normalised_depthwise(maps, own, "relu", first, taps, 1)
+    after = Norm(ones, 0 * ones, ones.clone(), ones.clone(), 0.1, 1e-5)
     exact = [each.double() if isinstance(each, Tensor) else each for each in after]
     expected = normalised_one_by_one(found.double(), *exact[:2], (exact[2], exact[3]), "none", first)
-    assert_close(batch_norm(found, *after, "none", first, moments=moments).double(), expected, atol=1e-2, rtol=1e-2)
+    assert_close(batch_norm(found, after, "none", first, moments=moments).double(), expected, atol=1e-2, rtol=1e-2)
 
 
 @quietly
@@ -343,13 +344,11 @@ def test_moments_are_of_maps_as_they_are_rounded(gamma: float) -> None:
     from memwrap.kernels.normalisation import batch_norm
 
     maps, ones = maps_of(2 * IMAGES, 8, 1, 1).detach().bfloat16(), torch.ones(2, 8, device=DEVICE)
-    own = [gamma * ones, 1.3 * ones, 0 * ones, 1 * ones, 0.1, 1e-5]
-    found, moments = normalised_depthwise(
-        maps, *own, "relu", 3, torch.randn(2, 8, 1, 3, 3, device=DEVICE).bfloat16(), 1
-    )
-    after = [[ones, 0 * ones, 0 * ones, 1 * ones, 0.1, 1e-5] for _ in range(2)]
-    expected = batch_norm(found, *after[0], "none", 3)
-    assert_close(batch_norm(found, *after[1], "none", 3, moments=moments), expected, atol=2e-3, rtol=0.01)
+    own = Norm(gamma * ones, 1.3 * ones, 0 * ones, 1 * ones, 0.1, 1e-5)
+    found, moments = normalised_depthwise(maps, own, "relu", 3, torch.randn(2, 8, 1, 3, 3, device=DEVICE).bfloat16(), 1)
+    after = [Norm(ones, 0 * ones, 0 * ones, 1 * ones, 0.1, 1e-5) for _ in range(2)]
+    expected = batch_norm(found, after[0], "none", 3)
+    assert_close(batch_norm(found, after[1], "none", 3, moments=moments), expected, atol=2e-3, rtol=0.01)
 
 
 def check_normalised_depthwise(
@@ -378,10 +377,12 @@ def check_normalised_depthwise(
     )
     expected = normalised_one_by_one(between, inputs[3], inputs[4], (slow[2], slow[3]), "relu", first)
     part = None if first == IMAGES else first
-    found, moments = normalised_depthwise(maps, *weights[:2], *running[:2], 0.1, 1e-5, activation, part, taps, stride)
+    found, moments = normalised_depthwise(
+        maps, Norm(*weights[:2], *running[:2], 0.1, 1e-5), activation, part, taps, stride
+    )
     assert found.is_contiguous(memory_format=torch.channels_last)
     assert_close(found.double(), between, atol=2e-4, rtol=1e-4)
-    out = batch_norm(found, *weights[2:], *running[2:], 0.1, 1e-5, "relu", part, moments=moments)
+    out = batch_norm(found, Norm(*weights[2:], *running[2:], 0.1, 1e-5), "relu", part, moments=moments)
     for one, other in zip(with_gradients(out, maps, *weights, taps), with_gradients(expected, *inputs), strict=True):
         assert_close(one.double(), other, atol=1e-3, rtol=1e-3)
     for one, other in zip(running, slow, strict=True):
@@ -412,13 +413,12 @@ def test_maps_that_the_kernels_cannot_count_are_refused() -> None:
 def test_a_convolution_after_a_normalisation_refuses_what_either_refuses(changes: dict[str, Any], said: str) -> None:
     from memwrap.kernels.depthwise import normalised_depthwise
 
-    names = ("weight", "bias", "running_mean", "running_var")
-    given = {name: torch.ones(2, 8, device=DEVICE) for name in names}
-    given |= {"momentum": 0.1, "epsilon": 1e-5, "activation": "relu", "first": 1, "stride": 1}
-    given |= {"kernel": torch.ones(2, 8, 1, 3, 3, device=DEVICE)}
     moved = {name: value.to(DEVICE) if isinstance(value, Tensor) else value for name, value in changes.items()}
+    norm = Norm(*(torch.ones(2, 8, device=DEVICE) for _ in range(4)), 0.1, 1e-5)
+    norm = norm._replace(running_var=moved.pop("running_var", norm.running_var))
+    given = {"activation": "relu", "first": 1, "stride": 1, "kernel": torch.ones(2, 8, 1, 3, 3, device=DEVICE)}
     with pytest.raises(InputError, match=said):
-        normalised_depthwise(maps_of(4, 8, 2, 2), **{**given, **moved})
+        normalised_depthwise(maps_of(4, 8, 2, 2), norm, **{**given, **moved})
 
 
 @runs_kernels
@@ -430,13 +430,13 @@ def test_batches_that_runs_cannot_share_are_refused() -> None:
     maps, weight = maps_of(5, 8, 2, 2), torch.ones(2, 8, device=DEVICE)
     uneven = "a batch of 5 images for 2 runs; expected the same number for each run, so a multiple of 2"
     with pytest.raises(InputError, match=uneven):
-        batch_norm(maps, weight, weight, weight, weight, 0.1, 1e-5)
+        batch_norm(maps, Norm(weight, weight, weight, weight, 0.1, 1e-5))
     with pytest.raises(InputError, match=uneven):
         depthwise(maps, torch.ones(2, 8, 1, 3, 3, device=DEVICE))
     with pytest.raises(InputError, match=uneven):
         dropout(maps, 0.2, torch.tensor([1, 2], device=DEVICE), 0)
     with pytest.raises(InputError, match="a first part of 3 images in runs of 2; expected 0 to 2, of each run"):
-        batch_norm(maps[:4], weight, weight, weight, weight, 0.1, 1e-5, first=3)
+        batch_norm(maps[:4], Norm(weight, weight, weight, weight, 0.1, 1e-5), first=3)
 
 
 @runs_kernels
