@@ -16,7 +16,7 @@ from collections.abc import Callable
 import torch
 
 import memwrap
-from memwrap.memory import RememberedMemory
+from memwrap.nn.memory import RememberedMemory
 
 ENCODERS = {"mobilenet_v2": 32, "tiny": 8}  # the size of its images
 BATCH = 32

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from memwrap.attribution import BASELINES, Attribution, heatmaps
 from memwrap.cli.terminal import device_named
-from memwrap.model import MemoryClassifier
+from memwrap.models.classifier import MemoryClassifier
 from memwrap.runs.data import data_of
 from memwrap.runs.evaluation import finished_model
 from memwrap.runs.folder import open_run

@@ -23,14 +23,14 @@ from typing import Any
 
 import torch
 
+from memwrap.fused.side_by_side import SideBySide
 from memwrap.metrics import mean_and_spread
-from memwrap.paper.records import origin_of
-from memwrap.recipes import recipe
+from memwrap.reproduce.records import origin_of
 from memwrap.runs.data import data_for
 from memwrap.runs.evaluation import evaluate_run
 from memwrap.runs.training import begin
-from memwrap.settings import VARIANTS, with_changes
-from memwrap.training.side_by_side import SideBySide
+from memwrap.training.recipes import recipe
+from memwrap.training.settings import VARIANTS, with_changes
 
 
 @dataclass(frozen=True)

@@ -35,15 +35,15 @@ def train(folder: Path, size: int, workers: int, steps: int, answer: "multiproce
     """Read the folder and train some steps; answers with images a second of the steps."""
     import torch
 
-    from memwrap.building import new_model
     from memwrap.data.sources import open_data
-    from memwrap.recipes import recipe, settled
-    from memwrap.settings import with_changes
     from memwrap.training import Trainer
+    from memwrap.training.building import new_model
+    from memwrap.training.recipes import recipe, resolve_settings
+    from memwrap.training.settings import with_changes
 
     torch.set_num_threads(2)
     data = open_data(str(folder), size=size, workers=workers)
-    settings = settled(
+    settings = resolve_settings(
         with_changes(recipe("default"), {"encoder": "tiny", "batch_size": BATCH_SIZE}, "benchmark"),
         len(data.train),
         data.classes,

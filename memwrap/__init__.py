@@ -21,34 +21,34 @@ from memwrap.version import __version__
 
 if TYPE_CHECKING:
     from memwrap import attribution, encoders
-    from memwrap.attention import sparsemax
-    from memwrap.explanation import Explanation, MemorySample
-    from memwrap.flip_set import FlipSet
-    from memwrap.layer import MemoryWrap, Reading
-    from memwrap.loading import load
-    from memwrap.memory import RememberedMemory
-    from memwrap.model import MemoryClassifier
-    from memwrap.standard import StandardClassifier
-    from memwrap.transform import Transform
-    from memwrap.wrapping import wrap
+    from memwrap.data.transform import Transform
+    from memwrap.explain.explanation import Explanation, MemorySample
+    from memwrap.explain.flip_set import FlipSet
+    from memwrap.models.classifier import MemoryClassifier
+    from memwrap.models.loading import load
+    from memwrap.models.standard import StandardClassifier
+    from memwrap.models.wrapping import wrap
+    from memwrap.nn.attention import sparsemax
+    from memwrap.nn.layer import MemoryWrap, Reading
+    from memwrap.nn.memory import RememberedMemory
 
 # Loaded when they are first asked for: torch takes seconds, and `memwrap --help` has no use for it.
 _HOMES = {
-    "Explanation": "memwrap.explanation",
-    "FlipSet": "memwrap.flip_set",
-    "MemoryClassifier": "memwrap.model",
-    "MemorySample": "memwrap.explanation",
-    "MemoryWrap": "memwrap.layer",
-    "Reading": "memwrap.layer",
-    "RememberedMemory": "memwrap.memory",
-    "StandardClassifier": "memwrap.standard",
-    "Transform": "memwrap.transform",
-    "load": "memwrap.loading",
-    "sparsemax": "memwrap.attention",
-    "wrap": "memwrap.wrapping",
+    "Explanation": "memwrap.explain.explanation",
+    "FlipSet": "memwrap.explain.flip_set",
+    "MemoryClassifier": "memwrap.models.classifier",
+    "MemorySample": "memwrap.explain.explanation",
+    "MemoryWrap": "memwrap.nn.layer",
+    "Reading": "memwrap.nn.layer",
+    "RememberedMemory": "memwrap.nn.memory",
+    "StandardClassifier": "memwrap.models.standard",
+    "Transform": "memwrap.data.transform",
+    "load": "memwrap.models.loading",
+    "sparsemax": "memwrap.nn.attention",
+    "wrap": "memwrap.models.wrapping",
 }
 
-_ROOMS = ("attribution", "encoders")
+_MODULES = ("attribution", "encoders")
 
 __all__ = [
     "DataError",
@@ -82,7 +82,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _ROOMS:
+    if name in _MODULES:
         return import_module(f"memwrap.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'memwrap' has no attribute {name!r}")

@@ -23,10 +23,10 @@ from summary_parts import (
     readme_section,
 )
 
-from memwrap import store
-from memwrap.bench.record import BenchRecord
 from memwrap.errors import MemwrapError
-from memwrap.paper.records import Records
+from memwrap.reproduce.bench.record import BenchRecord
+from memwrap.reproduce.records import Records
+from memwrap.storage import checkpoint
 
 HERE = Path(__file__).parent
 README = HERE.parent / "README.md"
@@ -48,7 +48,7 @@ def main() -> int:
             print(f"{_named(path)}: is not what the records give; run python results/summary.py")
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
-            store.write_file(path, wanted[path].encode())
+            checkpoint.write_file(path, wanted[path].encode())
             print(f"{_named(path)}: written")
     too_many = leftover(HERE, wanted)
     for path in too_many:

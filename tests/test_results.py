@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from memwrap.bench.record import BenchRecord, LeftOut, Row, write
-from memwrap.bench.timing import Spread
 from memwrap.errors import DataError, RunError
-from memwrap.paper.grid import BATCH, RANDOM, Task
-from memwrap.paper.published import published
-from memwrap.paper.records import SHARE, Images, Origin, Record, append, code_of
-from tests.paper.recorded import drawn, failed, recorded, tasks_of
+from memwrap.reproduce.bench.record import BenchRecord, LeftOut, Row, write
+from memwrap.reproduce.bench.timing import Spread
+from memwrap.reproduce.grid import BATCH, RANDOM, Task
+from memwrap.reproduce.published import published
+from memwrap.reproduce.records import SHARE, Images, Origin, Record, append, code_of
+from tests.reproduce.recorded import drawn, failed, recorded, tasks_of
 
 SCRIPT = Path(__file__).parents[1] / "results" / "summary.py"
 

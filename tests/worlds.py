@@ -5,28 +5,28 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from memwrap.explanation import Explanation, explain
-from memwrap.layer import MemoryWrap
-from memwrap.memory import RememberedMemory
-from memwrap.metrics import predicted
-from memwrap.what_if import WhatIf
+from memwrap.explain.ablation import Ablation
+from memwrap.explain.explanation import Explanation, explain
+from memwrap.metrics import predict_classes
+from memwrap.nn.layer import MemoryWrap
+from memwrap.nn.memory import RememberedMemory
 
 
-def asked(layer: MemoryWrap, encodings: Tensor, memory: Tensor, labels: Sequence[int] | None = None) -> WhatIf:
+def asked(layer: MemoryWrap, encodings: Tensor, memory: Tensor, labels: Sequence[int] | None = None) -> Ablation:
     """encodings (B, D), memory (M, D), remembered as a model would do it"""
     labels = torch.zeros(len(memory), dtype=torch.int64) if labels is None else torch.tensor(labels)
     remembered = RememberedMemory(torch.zeros(len(memory), 1, 1, 1), labels.to(memory.device), memory)
     remembered.prepare(layer)
     remembered.predict_itself(layer, 128)
-    return WhatIf(layer, encodings, remembered)
+    return Ablation(layer, encodings, remembered)
 
 
 @torch.no_grad()
 def explained(
     layer: MemoryWrap, encodings: Tensor, memory: Tensor, labels: Sequence[int] | None = None, effects: bool = True
 ) -> list[Explanation]:
-    what_if = asked(layer, encodings, memory, labels)
-    return explain(layer.read_prepared(encodings, what_if.memory.prepared()), what_if, effects)
+    ablation = asked(layer, encodings, memory, labels)
+    return explain(layer.read_prepared(encodings, ablation.memory.prepared()), ablation, effects)
 
 
 def drawn(
@@ -63,4 +63,4 @@ def class_without(layer: MemoryWrap, encoding: Tensor, memory: Tensor, removed: 
     keep = torch.ones(len(removed), len(memory), dtype=torch.bool)
     for row, samples in enumerate(removed):
         keep[row, list(samples)] = False
-    return predicted(layer.read(encoding.expand(len(removed), -1), memory, keep).logits).tolist()
+    return predict_classes(layer.read(encoding.expand(len(removed), -1), memory, keep).logits).tolist()

@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 from memwrap.cli.failures import INTERRUPTED, report
 from memwrap.cli.flags import completing, given_again, with_settings
 from memwrap.cli.signals import interrupt_on_signals
-from memwrap.recipes import RECIPES
+from memwrap.training.recipes import RECIPES
 from memwrap.version import __version__
 
 
@@ -138,11 +138,11 @@ def train(
     --resume goes on.
     """
     from memwrap.cli.reading import Reading
-    from memwrap.cli.train import Manner
+    from memwrap.cli.train import TrainOptions
     from memwrap.cli.train import train as run_command
 
     reading = Reading(data_root, hold_mb, workers)
-    manner = Manner(reading, device, tensorboard, not skip_evaluation, as_json, checkpoint_seconds)
+    manner = TrainOptions(reading, device, tensorboard, not skip_evaluation, as_json, checkpoint_seconds)
     run_command(data, out, recipe, config, settings, resume, manner, given_again(context, MANNER))
 
 
@@ -445,8 +445,8 @@ def bench(
     All are timed in turns, in one run on one device. What is compared
     with another package, memorywrap or entmax, needs that package.
     """
-    from memwrap.bench.running import Asked
     from memwrap.cli.bench import bench as run_command
+    from memwrap.reproduce.bench.running import Asked
 
     asked = Asked(tuple(only or ()), tuple(encoder or ()), side_by_side, rounds, quick)
     run_command(asked, images, device, as_json, out)

@@ -4,19 +4,19 @@ from pathlib import Path
 
 import torch
 
-from memwrap.bench.record import BenchRecord, Finding, LeftOut, as_json, read, write
-from memwrap.bench.running import PARTS, Asked, findings, record_of, settled, stand_for
-from memwrap.bench.stand import Stand
-from memwrap.bench.words import HEADS, QUICK, ROOM_HEADS, TITLES, columns_of, room_of
 from memwrap.cli.terminal import aligned, at_home, device_named, errors, is_there, plain_console, print_json
 from memwrap.data.sources import open_data
 from memwrap.errors import RunError, SettingsError
+from memwrap.reproduce.bench.record import BenchRecord, Finding, LeftOut, as_json, read, write
+from memwrap.reproduce.bench.running import PARTS, Asked, findings, record_of, resolve_settings, stand_for
+from memwrap.reproduce.bench.stand import BenchContext
+from memwrap.reproduce.bench.words import HEADS, QUICK, ROOM_HEADS, TITLES, columns_of, room_of
 
 
 def bench(asked: Asked, images: str | None, device: str, as_json_wanted: bool, out: Path | None) -> None:
     """See `memwrap bench --help`."""
     where = device_named(device)
-    asked = settled(asked, where)
+    asked = resolve_settings(asked, where)
     out = None if out is None else at_home(out)
     meanwhile = None if out is None else _kept_meanwhile(out, asked)
     if where.type == "cuda" and where.index is not None:
@@ -78,7 +78,7 @@ def _not_measured_again(earlier: BenchRecord, asked: Asked) -> list[str]:
     ]
 
 
-def _measured(asked: Asked, stand: Stand, out: Path | None) -> list[Finding]:
+def _measured(asked: Asked, stand: BenchContext, out: Path | None) -> list[Finding]:
     """All findings, each told and kept as soon as it is there: the rest may take minutes, or never come."""
     found: list[Finding] = []
     if out is not None:

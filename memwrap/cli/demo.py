@@ -7,9 +7,9 @@ from pathlib import Path
 from memwrap.cli.show import percent
 from memwrap.cli.terminal import at_home, errors, plain_console, print_json
 from memwrap.cli.train import refuse_here
-from memwrap.demo import REPORT, DemoResult, compare, demo_settings, refuse_if_no_demo
 from memwrap.metrics import mean_and_spread
-from memwrap.settings import VARIANTS
+from memwrap.runs.demo import REPORT, DemoResult, compare, demo_settings, refuse_if_no_demo
+from memwrap.training.settings import VARIANTS
 
 
 def demo(out: Path, seeds: int, as_json: bool) -> None:

@@ -10,7 +10,7 @@ from memwrap.data.labelled import DataSet, LabelledImages
 from memwrap.data.overlap import shared
 from memwrap.data.sources import open_data
 from memwrap.errors import DataError, SaveError, SettingsError
-from memwrap.loading import Model
+from memwrap.models.loading import Model
 from memwrap.runs.data import data_of
 from memwrap.runs.evaluation import evaluate_run, finished_model, labelled_like
 from memwrap.runs.folder import Run, open_run, write_json

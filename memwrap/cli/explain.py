@@ -7,8 +7,6 @@ from typing import Any
 import torch
 import typer
 
-from memwrap.attribution.baselines import check_baseline
-from memwrap.attribution.methods import check_method
 from memwrap.cli import show
 from memwrap.cli.evaluate import EVALUATIONS, other_images, own_data
 from memwrap.cli.failures import CODES
@@ -17,7 +15,10 @@ from memwrap.cli.terminal import device_named, errors, plain_console, print_json
 from memwrap.cli.watch import reading_bars
 from memwrap.data.files import Unreadable, image_files, read_files
 from memwrap.data.labelled import LabelledImages
+from memwrap.data.seeds import generator
 from memwrap.errors import DataError, SaveError, SettingsError
+from memwrap.explain.attribution.baselines import check_baseline
+from memwrap.explain.attribution.methods import check_method
 from memwrap.report.content import Content, Pictures
 from memwrap.report.making import Source, report_of
 from memwrap.report.page import HeatmapOptions, title_of
@@ -25,8 +26,7 @@ from memwrap.report.records import as_record
 from memwrap.runs.evaluation import run_at
 from memwrap.runs.folder import Run
 from memwrap.runs.reporting import source_at
-from memwrap.seeds import generator
-from memwrap.store import write_file
+from memwrap.storage.checkpoint import write_file
 
 MOST_EXPLAINED = 50  # labelled images, if nothing else is asked for
 SUFFIXES = {"--html": (".html", ".htm"), "--figure": (".png", ".svg", ".pdf")}

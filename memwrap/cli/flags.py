@@ -7,7 +7,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 import typer
 
-from memwrap.settings import TYPES, Settings
+from memwrap.training.settings import TYPES, Settings
 
 # The first setting of each panel of --help; those after it belong to it, too.
 PANELS = {"samples": "Data", "encoder": "Model", "memory": "Memory", "epochs": "Training"}

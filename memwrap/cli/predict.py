@@ -8,7 +8,7 @@ import typer
 from memwrap.cli.failures import CODES
 from memwrap.cli.terminal import device_named, errors, plain_console, print_json
 from memwrap.errors import DataError
-from memwrap.prediction import Prediction, predict_files
+from memwrap.models.prediction import Prediction, predict_files
 from memwrap.runs.evaluation import model_at
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import torch
 import typer
 
-from memwrap import kernels
 from memwrap.cli.failures import INTERRUPTED
 from memwrap.cli.reading import Reading
 from memwrap.cli.signals import stop_on_signals
@@ -20,21 +19,22 @@ from memwrap.cli.watch import STEP_SECONDS
 from memwrap.data.labelled import DataSet
 from memwrap.data.published import CLASS_NAMES
 from memwrap.data.sources import PUBLISHED
-from memwrap.durations import duration
 from memwrap.errors import DataError, RunError, SettingsError, TrainingError
-from memwrap.inference import encode_all
-from memwrap.paper.costs import Estimate, estimate
-from memwrap.paper.grid import TRAINED_WITH, Task, cells_of, check_is_of_runs, tasks_for
-from memwrap.paper.keeping import Keeper
-from memwrap.paper.published import Cell
-from memwrap.paper.records import Failure, Record, Records, adding_to, check_writable, read, score
-from memwrap.paper.rows import Block, Row, blocks
-from memwrap.paper.running import Loop, Means, Outcome, Standing, check_same_images, run_missing
-from memwrap.paper.tables import CLASSES, FILES, caption_of, check_folder, rows_of, title_of, write
-from memwrap.paper.words import source_words, tally, words
-from memwrap.recipes import recipe
+from memwrap.models.inference import encode_all
+from memwrap.nn import gpu
+from memwrap.report.durations import duration
+from memwrap.reproduce.costs import Estimate, estimate
+from memwrap.reproduce.grid import TRAINED_WITH, Task, cells_of, check_is_of_runs, tasks_for
+from memwrap.reproduce.keeping import Keeper
+from memwrap.reproduce.published import Cell
+from memwrap.reproduce.records import Failure, Record, Records, adding_to, check_writable, read, score
+from memwrap.reproduce.rows import Block, Row, blocks
+from memwrap.reproduce.running import Loop, Outcome, RunConfig, Standing, check_same_images, run_missing
+from memwrap.reproduce.tables import CLASSES, FILES, caption_of, check_folder, rows_of, title_of, write
+from memwrap.reproduce.words import source_words, tally, words
 from memwrap.runs.data import data_for
 from memwrap.runs.training import device_name
+from memwrap.training.recipes import recipe
 
 FOLDER = Path("reproduced")  # where tables are put if nothing is said
 RECORDS = "records.jsonl"  # beside the tables' folders, as tables share runs
@@ -145,15 +145,15 @@ def reproduce(
         )
 
 
-def means_for(device: torch.device) -> Means:
+def means_for(device: torch.device) -> RunConfig:
     """How runs are made on a device."""
-    if not kernels.usable_on(device):
-        return Means(Loop(), "loop", device)
-    from memwrap.training.side_by_side import SideBySide
+    if not gpu.kernels_run_on(device):
+        return RunConfig(Loop(), "loop", device)
+    from memwrap.fused.side_by_side import SideBySide
 
     encode = partial(encode_all, at_once=ENCODED_AT_ONCE)
     room = torch.cuda.get_device_properties(device).total_memory // (GIB_OF_A_RUN << 30)
-    return Means(SideBySide(), "graph", device, max(1, min(MOST_SIDE_BY_SIDE, room)), encode)
+    return RunConfig(SideBySide(), "graph", device, max(1, min(MOST_SIDE_BY_SIDE, room)), encode)
 
 
 def step_teller() -> Callable[[int, int], None]:
@@ -242,7 +242,7 @@ def _refuse_another(name: str, source: str, data: DataSet) -> None:
         )
 
 
-def _foretell(table: str, tasks: Sequence[Task], known: Records, means: Means) -> None:
+def _foretell(table: str, tasks: Sequence[Task], known: Records, means: RunConfig) -> None:
     """What there is to do, without doing it."""
     console = plain_console()
     if not tasks:
@@ -273,7 +273,7 @@ def _time(about: Estimate) -> str:
 def _train(
     tasks: Sequence[Task],
     known: Records,
-    means: Means,
+    means: RunConfig,
     at: Places,
     data: Mapping[str, DataSet],
     stop: Callable[[], bool],
@@ -315,7 +315,7 @@ def _train(
     return outcome
 
 
-def _tell(standing: Standing, records: Sequence[Record], means: Means) -> None:
+def _tell(standing: Standing, records: Sequence[Record], means: RunConfig) -> None:
     """What has come in, what stands, and what is next."""
     for entry in standing.news:
         errors.print(f"  {entry.task.name}: {_result(entry)}")

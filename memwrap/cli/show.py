@@ -7,9 +7,9 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
-from memwrap.explanation import MemorySample
+from memwrap.explain.explanation import MemorySample
+from memwrap.explain.sentences import image_name, points
 from memwrap.report.content import Card
-from memwrap.wording import image_name, points
 
 MOST_CLASSES = 30  # in the table of classes; of more, the worst
 WORST = 10

@@ -18,22 +18,22 @@ from memwrap.cli.terminal import at_home, device_named, errors, print_json, warn
 from memwrap.cli.watch import BarWatcher, LineWatcher, TensorBoardWatcher, curve_writer, training_bar
 from memwrap.data.labelled import DataSet
 from memwrap.data.sources import PUBLISHED
-from memwrap.durations import duration
 from memwrap.encoders.registry import TIMM, timm_facts
 from memwrap.errors import DataError, DivergedError, SettingsError
-from memwrap.recipes import DEFAULT, RECIPES
-from memwrap.recipes import recipe as recipe_named
+from memwrap.report.durations import duration
 from memwrap.runs import training
 from memwrap.runs.data import data_for, data_of
 from memwrap.runs.evaluation import evaluate_run
 from memwrap.runs.folder import Run, open_run, refuse_if_taken
-from memwrap.settings import Settings, read_file, with_changes, without_effect
+from memwrap.training.recipes import DEFAULT, RECIPES
+from memwrap.training.recipes import recipe as recipe_named
+from memwrap.training.settings import Settings, read_file, with_changes, without_effect
 
 CHANGED = ("cropped", "padded", "stretched")  # of what a data set's record says was done to images
 
 
 @dataclass(frozen=True)
-class Manner:
+class TrainOptions:
     """How a run is trained, whatever it is: nothing here changes its result."""
 
     reading: Reading
@@ -51,7 +51,7 @@ def train(
     config: Path | None,
     settings: dict[str, Any],
     resume: bool,
-    manner: Manner,
+    manner: TrainOptions,
     again: list[str],
 ) -> None:
     """See `memwrap train --help`. again: flags to be repeated when a stopped run is gone on with."""

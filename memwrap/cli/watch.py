@@ -20,9 +20,9 @@ from rich.progress import (
 from rich.table import Column
 
 from memwrap.cli.signals import interrupt_if_asked
-from memwrap.durations import duration
 from memwrap.errors import SettingsError
-from memwrap.training.loop import Moment
+from memwrap.report.durations import duration
+from memwrap.training.trainer import Moment
 
 LOG_SECONDS = 10.0  # between the lines of two epochs in a log, at least
 STEP_SECONDS = 60.0  # without a line, until one comes within an epoch

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 from memwrap.errors import DataError, brief
-from memwrap.locks import alone
+from memwrap.storage.locks import alone
 from memwrap.version import __version__
 
 STALL_SECONDS = 30.0  # a server that sends nothing for so long is given up

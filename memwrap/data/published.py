@@ -15,7 +15,7 @@ from torch import Tensor
 from memwrap.data.download import Report, download
 from memwrap.data.labelled import DataSet, HeldImages, LabelledImages
 from memwrap.errors import DataError, brief
-from memwrap.locks import alone
+from memwrap.storage.locks import alone
 
 # Called with a title when something long begins; what the context gives is told how far it is.
 Progress = Callable[[str], AbstractContextManager[Report]]

@@ -10,7 +10,6 @@ from urllib.request import Request, urlopen
 
 from torch import nn
 
-from memwrap.checks import check_sizes
 from memwrap.encoders.densenet import densenet
 from memwrap.encoders.efficientnet import efficientnet_b0
 from memwrap.encoders.googlenet import googlenet
@@ -20,6 +19,7 @@ from memwrap.encoders.shufflenet import shufflenet_v2
 from memwrap.encoders.small import small
 from memwrap.encoders.tiny import tiny
 from memwrap.errors import InputError, brief
+from memwrap.nn.checks import check_sizes
 
 TIMM = "timm:"
 

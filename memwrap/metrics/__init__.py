@@ -10,9 +10,9 @@ from memwrap.metrics.classification import (
     calibration_error,
     class_accuracies,
     confusion,
-    improbability,
     mean_and_spread,
-    predicted,
+    one_minus_confidence,
+    predict_classes,
 )
 from memwrap.metrics.explanations import (
     ExplanationScores,
@@ -21,8 +21,8 @@ from memwrap.metrics.explanations import (
     explanation_scores,
     majority_vote,
     memory_use,
+    top_is_counterfactual,
     top_samples,
-    tops_are_counterfactuals,
 )
 from memwrap.metrics.selective import FlagScores, SelectiveScores, flag_scores, selective_scores
 
@@ -38,12 +38,12 @@ __all__ = [
     "counterfactual_weight",
     "explanation_scores",
     "flag_scores",
-    "improbability",
     "majority_vote",
     "mean_and_spread",
     "memory_use",
-    "predicted",
+    "one_minus_confidence",
+    "predict_classes",
     "selective_scores",
+    "top_is_counterfactual",
     "top_samples",
-    "tops_are_counterfactuals",
 ]

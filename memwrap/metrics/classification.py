@@ -20,7 +20,7 @@ from memwrap.metrics.checks import (
 )
 
 
-def predicted(logits: Tensor) -> Tensor:
+def predict_classes(logits: Tensor) -> Tensor:
     """The class that a model gives each input, the first of equally likely ones. logits (B, C) -> (B,), int64"""
     check_form("logits", logits, "(B, C)", "floating point")
     if not bool((nan := logits.isnan().any(1)).logical_not().all()):
@@ -78,12 +78,12 @@ def calibration_error(probabilities: Tensor, labels: Tensor, bins: int = 15) -> 
     return float(gaps.abs().sum()) / len(labels)
 
 
-def improbability(logits: Tensor) -> Tensor:
+def one_minus_confidence(logits: Tensor) -> Tensor:
     """A model's doubt by its own probabilities: what all classes but the predicted one have together.
 
     It is one minus the confidence, and tells apart even confidences that round to one. logits (B, C) -> (B,), float64
     """
-    predictions = predicted(logits).unsqueeze(1)
+    predictions = predict_classes(logits).unsqueeze(1)
     return logits.detach().double().softmax(1).scatter(1, predictions, 0).sum(1)
 
 

@@ -49,7 +49,7 @@ def top_samples(weights: Tensor) -> Tensor:
     return first_largest(as_weights(weights))
 
 
-def tops_are_counterfactuals(weights: Tensor, predictions: Tensor, memory_predictions: Tensor) -> Tensor:
+def top_is_counterfactual(weights: Tensor, predictions: Tensor, memory_predictions: Tensor) -> Tensor:
     """Whether each input's strongest memory sample is one that the model puts into another class than the input.
 
     weights (B, M), predictions (B,), memory_predictions (M,), or (B, M) of a memory for each input -> (B,), bool
@@ -74,7 +74,7 @@ def counterfactual_weight(weights: Tensor, predictions: Tensor, memory_predictio
 def explanation_scores(counterfactual: Tensor, predictions: Tensor, labels: Tensor) -> ExplanationScores:
     """The paper's explanation metrics (sec. 4.3). predictions (B,), labels (B,)
 
-    counterfactual (B,), bool: what `tops_are_counterfactuals` says of each input.
+    counterfactual (B,), bool: what `top_is_counterfactual` says of each input.
     """
     check_form("counterfactual", counterfactual, "(B,)", "bool")
     correct = correct_ones(predictions, labels)

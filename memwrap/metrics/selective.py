@@ -52,7 +52,7 @@ def selective_scores(doubts: Tensor, predictions: Tensor, labels: Tensor) -> Sel
 def flag_scores(counterfactual: Tensor, doubts: Tensor, predictions: Tensor, labels: Tensor) -> FlagScores:
     """The accuracy on the inputs that are not flagged, and on equally many of the least doubt.
 
-    counterfactual (B,), bool: what `tops_are_counterfactuals` says of each input. doubts (B,): what `improbability`
+    counterfactual (B,), bool: what `top_is_counterfactual` says of each input. doubts (B,): what `one_minus_confidence`
     says. Equally doubtful inputs are taken in random order, as in `selective_scores`. predictions (B,), labels (B,)
     """
     check_form("counterfactual", counterfactual, "(B,)", "bool")

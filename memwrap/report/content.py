@@ -11,10 +11,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from memwrap.attribution import Attribution, Deletion
-from memwrap.explanation import Explanation, MemorySample
-from memwrap.model import MemoryClassifier
-from memwrap.wording import Parts, effect_parts, effect_sentence, flip_words, sentence, sentence_parts
+from memwrap.explain.attribution import Attribution, Deletion
+from memwrap.explain.explanation import Explanation, MemorySample
+from memwrap.explain.sentences import Parts, effect_parts, effect_sentence, flip_words, sentence, sentence_parts
+from memwrap.models.classifier import MemoryClassifier
 
 MOST_LISTED = 20  # in the lists of the summary
 LEAST_SHOWN = 0.0005  # of probability: a second class with less shows as 0.0 %

@@ -6,10 +6,10 @@ from typing import Any
 
 from torch import Tensor
 
-from memwrap.attribution import positive_map
 from memwrap.errors import InputError
-from memwrap.explanation import MemorySample
-from memwrap.model import MemoryClassifier
+from memwrap.explain.attribution import positive_map
+from memwrap.explain.explanation import MemorySample
+from memwrap.models.classifier import MemoryClassifier
 from memwrap.report.content import Card, Content
 from memwrap.report.page import memory_pixels
 from memwrap.report.pictures import blended, heat_colours, picture_of, scale_colours

@@ -8,16 +8,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from memwrap.attribution import Attribution, Deletion, deletion, heatmaps
 from memwrap.data.published import Progress, watched
+from memwrap.data.seeds import generator
 from memwrap.errors import InputError
-from memwrap.explanation import Explanation
-from memwrap.fingerprint import fingerprint
-from memwrap.model import MemoryClassifier
-from memwrap.precision import exact_convolutions, exact_products
+from memwrap.explain.attribution import Attribution, Deletion, deletion, heatmaps
+from memwrap.explain.explanation import Explanation
+from memwrap.models.classifier import MemoryClassifier
+from memwrap.nn.precision import exact_convolutions, exact_products
 from memwrap.report.content import Content, Pictures, content_of, explain_each, shown_samples
 from memwrap.report.page import HeatmapOptions, Manifest, page, title_of
-from memwrap.seeds import generator
+from memwrap.storage.fingerprint import fingerprint
 from memwrap.version import __version__
 
 DELETION_SEED = 0

@@ -8,12 +8,12 @@ from typing import Any
 
 from torch import Tensor
 
-from memwrap.attribution import positive_map
 from memwrap.errors import NoMemoryError
-from memwrap.model import MemoryClassifier
+from memwrap.explain.attribution import positive_map
+from memwrap.explain.sentences import image_name, magnitude, percent, points
+from memwrap.models.classifier import MemoryClassifier
 from memwrap.report.content import MOST_LISTED, Content
 from memwrap.report.pictures import exact_uri, heat_colours, heatmap_uri, scale_colours, small_copy_uri, small_uri
-from memwrap.wording import image_name, magnitude, percent, points
 
 FORMAT = "memwrap report"
 FORMAT_VERSION = 1
@@ -27,7 +27,7 @@ NEVER_SHOWN = 12  # pictures of memory images that were never used
 
 @dataclass(frozen=True)
 class HeatmapOptions:
-    """How heatmaps are made; see `memwrap.attribution.heatmaps`."""
+    """How heatmaps are made; see `memwrap.explain.attribution.heatmaps`."""
 
     method: str = "integrated_gradients"
     baseline: str = "white"

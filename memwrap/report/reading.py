@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from memwrap.attribution import BASELINES, METHODS
 from memwrap.errors import DataError
+from memwrap.explain.attribution import BASELINES, METHODS
 from memwrap.report.page import (
     DEMO_TITLE,
     FORMAT,

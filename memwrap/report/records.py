@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from memwrap.explanation import MemorySample
+from memwrap.explain.explanation import MemorySample
+from memwrap.explain.sentences import largest_effect
 from memwrap.report.content import Card
-from memwrap.wording import largest_effect
 
 
 def as_record(card: Card, memory_names: Sequence[str] | None) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from torch.nn.functional import avg_pool2d
 
 from memwrap.data.published import Progress
 from memwrap.errors import DataError
-from memwrap.model import MemoryClassifier
+from memwrap.models.classifier import MemoryClassifier
 from memwrap.report.making import DELETION_SEED, Source, content_for, hashes, page_for, pictures_of
 from memwrap.report.page import Manifest
 from memwrap.report.pictures import is_exact, pixels_in

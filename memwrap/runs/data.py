@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from memwrap.building import size_for
 from memwrap.data.labelled import DataSet
 from memwrap.data.published import Progress
 from memwrap.data.sources import PUBLISHED, open_data
 from memwrap.errors import DataError, RunError
 from memwrap.runs.folder import Run
-from memwrap.settings import Settings
+from memwrap.training.building import size_for
+from memwrap.training.settings import Settings
 
 
 def data_for(

@@ -6,14 +6,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from memwrap.base import EncoderModel
 from memwrap.data.labelled import DataSet, Images, LabelledImages
-from memwrap.evaluation import Encoded, drawn_scores, draws_of
-from memwrap.inference import encode_all
-from memwrap.model import MemoryClassifier
+from memwrap.data.seeds import generator
+from memwrap.models.base import EncoderModel
+from memwrap.models.classifier import MemoryClassifier
+from memwrap.models.evaluation import Encoded, drawn_scores, draws_of
+from memwrap.models.inference import encode_all
 from memwrap.runs.splits import Splits
-from memwrap.seeds import generator
-from memwrap.settings import SettledSettings
+from memwrap.training.settings import ResolvedSettings
 
 SUBSET = "training_subset"
 WHOLE = "whole_training_set"
@@ -41,7 +41,7 @@ def scores_by_source(
     model: MemoryClassifier,
     data: DataSet,
     splits: Splits,
-    settings: SettledSettings,
+    settings: ResolvedSettings,
     test: Encoded,
     sources: Mapping[str, Tensor],
     encode: Encode = encode_all,

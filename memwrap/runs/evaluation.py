@@ -6,15 +6,15 @@ from typing import Any
 
 import torch
 
-from memwrap import store
-from memwrap.base import in_evaluation
 from memwrap.data.labelled import DataSet, LabelledImages
 from memwrap.errors import DataError, RunError
-from memwrap.evaluation import Encoded, remembered_scores, standard_scores
-from memwrap.loading import Model, load
-from memwrap.model import MemoryClassifier
+from memwrap.models.classifier import MemoryClassifier
+from memwrap.models.evaluation import Encoded, remembered_scores, standard_scores
+from memwrap.models.loading import Model, load
+from memwrap.nn.modes import evaluation_mode
 from memwrap.runs.drawn import SUBSET, WHOLE, encoded, scores_by_source, sources_of
 from memwrap.runs.folder import RECORD, SPLITS, Run, model_of, open_run, read_model, training_state
+from memwrap.storage import checkpoint
 
 
 def finished_model(run: Run, device: torch.device | str = "cpu") -> Model:
@@ -32,7 +32,7 @@ def finished_model(run: Run, device: torch.device | str = "cpu") -> Model:
 
 def run_at(path: Path) -> Run | None:
     """The run in this folder; None where `model.save` put a model into a folder of its own."""
-    if (path / store.MANIFEST).exists() and not any((path / name).exists() for name in (RECORD, SPLITS)):
+    if (path / checkpoint.MANIFEST).exists() and not any((path / name).exists() for name in (RECORD, SPLITS)):
         return None
     return open_run(path)
 
@@ -66,7 +66,7 @@ def evaluate_run(
         judged = run.splits.of(data, split)
     if not len(judged):
         raise DataError(f"the run has no {split} images; train with --{split} to set some apart, or give --data")
-    with in_evaluation(model):
+    with evaluation_mode(model):
         test = encoded(model, judged)
         record["images"] = len(test)
         if not isinstance(model, MemoryClassifier):

@@ -21,14 +21,14 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from memwrap import store
 from memwrap.data.labelled import DataSet
 from memwrap.data.sources import PUBLISHED
 from memwrap.errors import LoadError, RunError, SaveError, brief
-from memwrap.loading import Model, unpacked
-from memwrap.locks import try_lock
+from memwrap.models.loading import Model, unpack
 from memwrap.runs.splits import Splits, from_json
-from memwrap.settings import SettledSettings
+from memwrap.storage import checkpoint
+from memwrap.storage.locks import try_lock
+from memwrap.training.settings import ResolvedSettings
 from memwrap.version import __version__
 
 RECORD = "run.json"
@@ -56,7 +56,7 @@ class Run:
 
     path: Path
     recipe: str
-    settings: SettledSettings
+    settings: ResolvedSettings
     data: DataRecord
     classes: tuple[str, ...]
     splits: Splits
@@ -65,7 +65,7 @@ class Run:
     device: str  # that it was begun on: "cpu", or the name of a card
 
 
-def new_run(path: Path, recipe: str, settings: SettledSettings, data: DataSet, splits: Splits, device: str) -> Run:
+def new_run(path: Path, recipe: str, settings: ResolvedSettings, data: DataSet, splits: Splits, device: str) -> Run:
     """A run that is to be made at this path; nothing is written yet."""
     source = data.name if data.name in PUBLISHED else str(Path(data.name).expanduser().absolute())
     record = DataRecord(source, data.record.get("root"), data.fingerprint, data.record, list(data.warnings))
@@ -97,14 +97,14 @@ def refuse_if_taken(path: Path) -> None:
     raise RunError(f"{path}: exists and is no run of memwrap's; give a new folder with --out")
 
 
-def create(run: Run, settings: dict[str, Any], parts: store.Parts) -> None:
+def create(run: Run, settings: dict[str, Any], parts: checkpoint.Parts) -> None:
     """Make the folder with the model as it is before the first step, all in one step."""
     partial = run.path.with_name(f".{run.path.name}.{secrets.token_hex(8)}.partial")
     try:
         partial.mkdir(parents=True)
         _write_json(partial / RECORD, _as_json(run))
         _write_json(partial / SPLITS, run.splits.as_json())
-        store.write(partial, settings, parts)
+        checkpoint.write(partial, settings, parts)
         partial.replace(run.path)  # takes the place of an empty folder, never that of a full one
     except OSError as error:
         if run.path.is_dir() and any(run.path.iterdir()):
@@ -136,7 +136,7 @@ def open_run(path: Path) -> Run:
         return Run(
             path=path,
             recipe=_of_kind(str, stored["recipe"], "recipe"),
-            settings=SettledSettings(**stored["settings"]),
+            settings=ResolvedSettings(**stored["settings"]),
             data=_data_record(stored["data"]),
             classes=tuple(_of_kind(str, name, "a class") for name in _of_kind(list, stored["classes"], "classes")),
             splits=from_json(splits),
@@ -164,18 +164,18 @@ def _of_kind(kind: Any, value: Any, name: str) -> Any:
     return value
 
 
-def read_model(path: Path) -> tuple[dict[str, Any], store.Parts]:
+def read_model(path: Path) -> tuple[dict[str, Any], checkpoint.Parts]:
     """What the run's model is stored as."""
     try:
-        return store.read(path)
+        return checkpoint.read(path)
     except LoadError as error:
         raise RunError(f"the run is damaged: {error}") from error
 
 
-def model_of(path: Path, settings: dict[str, Any], parts: store.Parts) -> Model:
+def model_of(path: Path, settings: dict[str, Any], parts: checkpoint.Parts) -> Model:
     """The model that `read_model` read, in training mode."""
     try:
-        return unpacked(path, settings, parts)
+        return unpack(path, settings, parts)
     except LoadError as error:
         raise RunError(f"the run is damaged: {error}") from error
 
@@ -191,7 +191,7 @@ def training_state(path: Path, settings: dict[str, Any]) -> dict[str, Any] | Non
         _of_kind(int, progress["step"], "step")
         _of_kind(float | int, state["seconds"], "seconds")
     except (KeyError, TypeError) as error:
-        raise RunError(f"{path}: the run is damaged: {store.MANIFEST} is incomplete ({brief(error)})") from error
+        raise RunError(f"{path}: the run is damaged: {checkpoint.MANIFEST} is incomplete ({brief(error)})") from error
     return dict(state)
 
 
@@ -232,7 +232,7 @@ def _as_json(run: Run) -> dict[str, Any]:
 
 
 def _write_json(path: Path, content: Any) -> None:
-    store.write_file(path, json.dumps(content, indent=2).encode())
+    checkpoint.write_file(path, json.dumps(content, indent=2).encode())
 
 
 def _read_json(path: Path, name: str) -> dict[str, Any]:

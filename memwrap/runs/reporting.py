@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from memwrap.errors import SettingsError
-from memwrap.model import MemoryClassifier
+from memwrap.models.classifier import MemoryClassifier
 from memwrap.report.making import Source
 from memwrap.runs.evaluation import model_at, run_at
 from memwrap.runs.folder import read_model, training_state

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from memwrap.data.labelled import DataSet, LabelledImages
+from memwrap.data.seeds import generator
 from memwrap.data.splits import drawn, set_apart
 from memwrap.errors import DataError, RunError
-from memwrap.seeds import generator
-from memwrap.settings import Settings
+from memwrap.training.settings import Settings
 
 NAMES = ("train", "validation", "test")
 

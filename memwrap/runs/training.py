@@ -10,15 +10,13 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from memwrap import store
-from memwrap.building import new_model
 from memwrap.data.labelled import DataSet, LabelledImages
+from memwrap.data.sampling import BalancedMemory, check_size
+from memwrap.data.seeds import generator
 from memwrap.errors import DataError, NonFiniteError, RunError, SaveError, TrainingError, brief
-from memwrap.inference import accuracy_with_a_drawn_memory, remember
-from memwrap.loading import Model
-from memwrap.model import MemoryClassifier
-from memwrap.recipes import encoder_for, settled
-from memwrap.runs import log
+from memwrap.models.classifier import MemoryClassifier
+from memwrap.models.inference import accuracy_with_a_drawn_memory, remember
+from memwrap.models.loading import Model
 from memwrap.runs.folder import (
     METRICS,
     Run,
@@ -31,11 +29,12 @@ from memwrap.runs.folder import (
     training_state,
 )
 from memwrap.runs.splits import Splits, split
-from memwrap.samplers import BalancedMemory, check_size
-from memwrap.seeds import generator
-from memwrap.settings import Settings, SettledSettings
-from memwrap.training.loop import EpochMetrics, Moment, Progress, Trainer, precision_on
+from memwrap.storage import checkpoint, log
+from memwrap.training.building import new_model
+from memwrap.training.recipes import encoder_for, resolve_settings
+from memwrap.training.settings import ResolvedSettings, Settings
 from memwrap.training.state import optimizer_tensors, restore_optimizer
+from memwrap.training.trainer import EpochMetrics, Moment, Progress, Trainer, precision_on
 
 CHECKPOINT_SECONDS = 60.0
 VALIDATIONS = 10  # in a run, evenly spaced, the last epoch's among them
@@ -66,7 +65,7 @@ class RunTraining:
         """Train until the end, which is True, or until `stop` says so between two steps. Either way all is saved."""
         with locked(self.run.path):
             self._refuse_if_passed()
-            store.tidy(self.run.path)
+            checkpoint.tidy(self.run.path)
             try:
                 log.cut(self.run.path / METRICS, self.trainer.progress.step)
                 return self._train(stop)
@@ -107,8 +106,8 @@ class RunTraining:
 
     def save(self) -> None:
         """Store model, optimiser and progress in one step."""
-        settings, parts = packed(self.model, self.trainer, self.seconds)
-        store.write(self.run.path, settings, parts)
+        settings, parts = pack(self.model, self.trainer, self.seconds)
+        checkpoint.write(self.run.path, settings, parts)
 
     def _log(self, epoch: EpochMetrics, rate: float) -> None:
         line = {**asdict(epoch), "seconds": round(self.seconds, 3), "images_per_second": round(rate, 1)}
@@ -145,14 +144,14 @@ class RunTraining:
             kept = images.at(chosen)
             remember(self.model, kept.images, kept.labels)
             remembered = {"remembered": self.run.splits.train[chosen].tolist(), "remembered_names": kept.names}
-        settings, parts = self.model.packed()
+        settings, parts = self.model.pack()
         settings["training"] = {**_state(self.trainer, self.seconds, finished=True), **remembered}
-        store.write(self.run.path, settings, parts)
+        checkpoint.write(self.run.path, settings, parts)
 
 
-def packed(model: Model, trainer: Trainer, seconds: float) -> tuple[dict[str, Any], store.Parts]:
+def pack(model: Model, trainer: Trainer, seconds: float) -> tuple[dict[str, Any], checkpoint.Parts]:
     """A model in the midst of training, as a folder stores it."""
-    settings, parts = model.packed()
+    settings, parts = model.pack()
     settings["training"] = _state(trainer, seconds, finished=False)
     return settings, {**parts, "optimizer": optimizer_tensors(model, trainer.optimizer)}
 
@@ -161,7 +160,7 @@ def _state(trainer: Trainer, seconds: float, finished: bool) -> dict[str, Any]:
     return {"finished": finished, "progress": asdict(trainer.progress), "seconds": seconds}
 
 
-def remembered_indices(labels: Tensor, settings: SettledSettings) -> Tensor:
+def remembered_indices(labels: Tensor, settings: ResolvedSettings) -> Tensor:
     """Which training images a finished model keeps: as many of each class as of any other, drawn by the seed."""
     return BalancedMemory(settings.remember).draw(labels, labels, generator(settings.seed, "remembered"))
 
@@ -173,7 +172,7 @@ def begin(
     refuse_if_taken(path)
     splits, trainer = new_training(data, settings, device)
     run = new_run(path, recipe, trainer.settings, data, splits, device_name(trainer.device))
-    create(run, *packed(trainer.model, trainer, 0.0))
+    create(run, *pack(trainer.model, trainer, 0.0))
     return RunTraining(run, trainer.model, data, trainer)
 
 
@@ -182,7 +181,7 @@ def new_training(data: DataSet, settings: Settings, device: torch.device | str =
     splits = split(data, settings)
     side = max(data.train.images.shape[1:])
     encoder = encoder_for(side, torch.device(device).type)
-    final = settled(settings, len(splits.train), data.classes, encoder)
+    final = resolve_settings(settings, len(splits.train), data.classes, encoder)
     final = replace(final, precision=precision_on(torch.device(device), final.precision))
     _check_memories(final, len(splits.train))
     images = splits.of(data, "train")
@@ -215,7 +214,7 @@ def device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
-def stored_state(run: Run) -> tuple[dict[str, Any], store.Parts, dict[str, Any]]:
+def stored_state(run: Run) -> tuple[dict[str, Any], checkpoint.Parts, dict[str, Any]]:
     """The model's settings and tensors, and how far its training has come; a RunError if there is nothing to resume."""
     settings, parts = read_model(run.path)
     state = training_state(run.path, settings)
@@ -226,7 +225,7 @@ def stored_state(run: Run) -> tuple[dict[str, Any], store.Parts, dict[str, Any]]
     return settings, parts, state
 
 
-def _check_memories(settings: SettledSettings, images: int) -> None:
+def _check_memories(settings: ResolvedSettings, images: int) -> None:
     """Before the first step, as both are drawn long after it: in a validation, and at the end."""
     if settings.variant != "standard":
         check_size(settings.memory_size, images)

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from memwrap.precision import without_autocast
-from memwrap.transform import normalised
+from memwrap.data.transform import normalised
+from memwrap.nn.precision import without_autocast
 
 NUMBERS = 16  # uniform numbers for each image
 
@@ -43,7 +43,7 @@ def prepared(
 ) -> Tensor:
     """pixels uint8 (n, C, H, W), numbers (n, NUMBERS) -> normalised images (n, C, H, W), changed at random
 
-    mean, std: as `memwrap.transform.normalised` takes them.
+    mean, std: as `memwrap.data.transform.normalised` takes them.
     What comes in from outside an image, and what is erased of it, is zero: the mean colour. In full precision always:
     rounded to bf16, the places that pixels come from would be off by a good part of a pixel.
     """

@@ -7,9 +7,9 @@ from itertools import islice
 import torch
 from torch import Tensor
 
+from memwrap.data.sampling import MemorySampler
+from memwrap.data.seeds import generator
 from memwrap.errors import SettingsError
-from memwrap.samplers import MemorySampler
-from memwrap.seeds import generator
 from memwrap.training import augmentation
 
 

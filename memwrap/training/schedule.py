@@ -2,10 +2,10 @@
 
 import math
 
-from memwrap.settings import SettledSettings
+from memwrap.training.settings import ResolvedSettings
 
 
-def learning_rate(settings: SettledSettings, step: int, steps_per_epoch: int) -> float:
+def learning_rate(settings: ResolvedSettings, step: int, steps_per_epoch: int) -> float:
     """The rate of step 0, 1, ... of a run."""
     total = settings.epochs * steps_per_epoch
     warm = round(settings.warmup * total)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
-from memwrap.layer import MemoryWrap, first_half
+from memwrap.nn.layer import MemoryWrap, first_half
 
 # Rows, such as pixels uint8 (n, C, H, W), uniform numbers (n, K) for their random changes, and how many of the rows are
 # encoded together -> encodings (n, D). The others are encoded as if in a pass of their own.
@@ -58,10 +58,12 @@ def training_step(
 ) -> Outcome:
     """Judge the batch by a model's encoder and last layer, and move its weights by what that shows."""
     mover = Clipping(optimizer, clip) if clip > 0 else optimizer
-    return judge_and_move(lambda: batch_logits(layer, encode, batch), batch.labels, mover, label_smoothing, precision)
+    return optimization_step(
+        lambda: batch_logits(layer, encode, batch), batch.labels, mover, label_smoothing, precision
+    )
 
 
-def judge_and_move(
+def optimization_step(
     judge: Callable[[], Tensor], labels: Tensor, optimizer: Moves, label_smoothing: float, precision: torch.dtype
 ) -> Outcome:
     """judge() -> logits (B, C) for labels (B,), or (S, B, C) for labels (S, B) of runs that share no weight.

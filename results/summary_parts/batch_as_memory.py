@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from memwrap.errors import DataError
-from memwrap.paper import records, tables
-from memwrap.paper.grid import BATCH, RANDOM, Task
-from memwrap.paper.records import Record
-from memwrap.paper.rendering import plain_text
-from memwrap.paper.rows import DATA
+from memwrap.reproduce import records, tables
+from memwrap.reproduce.grid import BATCH, RANDOM, Task
+from memwrap.reproduce.records import Record
+from memwrap.reproduce.rendering import plain_text
+from memwrap.reproduce.rows import DATA
 from summary_parts.markdown import markdown_table
 from summary_parts.wording import NOTHING, encoder_name, span, where
 

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from memwrap.bench import inference, memory, training
-from memwrap.bench.record import BenchRecord, Row
-from memwrap.bench.words import bytes_shown, seconds_shown
-from memwrap.paper.grid import BATCH, RANDOM, STANDARD
-from memwrap.paper.rendering import plain_text
-from memwrap.paper.rows import ENCODERS, VARIANTS, once
+from memwrap.reproduce.bench import inference, memory, training
+from memwrap.reproduce.bench.record import BenchRecord, Row
+from memwrap.reproduce.bench.words import bytes_shown, seconds_shown
+from memwrap.reproduce.grid import BATCH, RANDOM, STANDARD
+from memwrap.reproduce.rendering import plain_text
+from memwrap.reproduce.rows import ENCODERS, VARIANTS, once
 from summary_parts.bench_tables import file_of
 from summary_parts.markdown import markdown_table
 from summary_parts.wording import NOTHING, encoder_name, span, where
@@ -25,7 +25,7 @@ class Headline:
 
 
 @dataclass(frozen=True)
-class Told:
+class PassContext:
     """A headline for one encoder."""
 
     label: str
@@ -55,16 +55,16 @@ def paragraphs(measured: Mapping[str, BenchRecord]) -> list[str]:
     return [about, *([_table(told)] if told else [])] if measured else []
 
 
-def _headlines(measured: Mapping[str, BenchRecord]) -> list[Told]:
+def _headlines(measured: Mapping[str, BenchRecord]) -> list[PassContext]:
     """Each comparison once for a device and an encoder: the newest."""
-    newest: dict[tuple[str, str, str], Told] = {}
+    newest: dict[tuple[str, str, str], PassContext] = {}
     for headline in HEADLINES:
         for name, record in sorted(measured.items(), key=lambda item: item[1].date):
             for row in record.rows:
                 if row.encoder is not None and headline.holds(row):
                     said, device = headline.said(row, record), record.origin.device
                     source = name if record.complete else f"{name} (stopped before its end)"
-                    told = Told(_label_of(row), row.encoder, device, source, row.rounds, said)
+                    told = PassContext(_label_of(row), row.encoder, device, source, row.rounds, said)
                     newest[device, told.label, told.encoder] = told
     return list(newest.values())
 
@@ -75,7 +75,7 @@ def _label_of(row: Row) -> str:
     return f"{what}: {row.name}, against {row.base}"
 
 
-def _table(told: Sequence[Told]) -> str:
+def _table(told: Sequence[PassContext]) -> str:
     """A line for each comparison on a device, and a column for each encoder."""
     encoders = sorted(once(each.encoder for each in told), key=_paper_order)
     lines = []

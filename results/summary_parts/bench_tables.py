@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from memwrap.bench.record import BenchRecord, Row
-from memwrap.bench.words import HEADS, QUICK, ROOM_HEADS, TITLES, columns_of, room_of
-from memwrap.paper.rendering import plain_text
-from memwrap.paper.rows import once
+from memwrap.reproduce.bench.record import BenchRecord, Row
+from memwrap.reproduce.bench.words import HEADS, QUICK, ROOM_HEADS, TITLES, columns_of, room_of
+from memwrap.reproduce.rendering import plain_text
+from memwrap.reproduce.rows import once
 from summary_parts.markdown import markdown_table
 from summary_parts.wording import encoder_name, where
 

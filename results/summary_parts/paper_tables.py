@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from memwrap.paper import tables
-from memwrap.paper.grid import BATCH, MEASURED, RANDOM, cells_of, is_of_runs, task_for
-from memwrap.paper.published import published
-from memwrap.paper.published import tables as known_tables
-from memwrap.paper.records import Record, Records
-from memwrap.paper.rendering import as_markdown, plain_text
-from memwrap.paper.rows import Block, Row, blocks, once
-from memwrap.paper.words import NO_RUNS, agreeing_otherwise, scatters, without_runs, words
+from memwrap.reproduce import tables
+from memwrap.reproduce.grid import BATCH, MEASURED, RANDOM, cells_of, is_of_runs, task_for
+from memwrap.reproduce.published import published
+from memwrap.reproduce.published import tables as known_tables
+from memwrap.reproduce.records import Record, Records
+from memwrap.reproduce.rendering import as_markdown, plain_text
+from memwrap.reproduce.rows import Block, Row, blocks, once
+from memwrap.reproduce.words import NO_RUNS, agreeing_otherwise, scatters, without_runs, words
 from summary_parts.markdown import markdown_table
 from summary_parts.wording import span, where
 

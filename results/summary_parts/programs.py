@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from memwrap.errors import RunError
-from memwrap.paper.records import Origin, code_of
+from memwrap.reproduce.records import Origin, code_of
 
 PACKAGE = "memwrap"
 

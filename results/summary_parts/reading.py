@@ -5,10 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from memwrap.bench import record as bench
-from memwrap.bench.record import BenchRecord
-from memwrap.paper import records
-from memwrap.paper.records import Failure, Record, Records
+from memwrap.reproduce import records
+from memwrap.reproduce.bench import record as bench
+from memwrap.reproduce.bench.record import BenchRecord
+from memwrap.reproduce.records import Failure, Record, Records
 from summary_parts import programs
 
 Made = TypeVar("Made", Record, Failure, BenchRecord)

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 
-from memwrap.bench.record import BenchRecord
-from memwrap.paper.records import Record
-from memwrap.paper.rendering import plain_text
-from memwrap.paper.rows import ENCODERS, once
+from memwrap.reproduce.bench.record import BenchRecord
+from memwrap.reproduce.records import Record
+from memwrap.reproduce.rendering import plain_text
+from memwrap.reproduce.rows import ENCODERS, once
 
 NOTHING = "–"
 

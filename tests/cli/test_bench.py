@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import memwrap.cli.bench as command
-from memwrap.bench.record import Finding, LeftOut, read
-from memwrap.bench.words import bytes_shown, seconds_shown
-from tests.bench.test_running import LEFT_OUT, ROW
+from memwrap.reproduce.bench.record import Finding, LeftOut, read
+from memwrap.reproduce.bench.words import bytes_shown, seconds_shown
 from tests.cli import fails, run, succeeds
+from tests.reproduce.bench.test_running import LEFT_OUT, ROW
 
 QUICK = ("bench", "--device", "cpu", "--quick", "--rounds", 1)
 

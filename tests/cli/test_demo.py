@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from memwrap import demo
 from memwrap.metrics import mean_and_spread
-from memwrap.settings import VARIANTS
+from memwrap.runs import demo
+from memwrap.training.settings import VARIANTS
 from tests.cli import NO_NETWORK, fails, record, run, run_apart, succeeds
 from tests.cli.conftest import Trained
 from tests.report import parsed
 
-SHORT = "import memwrap.demo as demo; demo.SAMPLES, demo.EPOCHS = 40, 2"
+SHORT = "import memwrap.runs.demo as demo; demo.SAMPLES, demo.EPOCHS = 40, 2"
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ import memwrap
 from memwrap.cli.app import app
 from memwrap.cli.train import chosen_settings
 from memwrap.errors import SettingsError
-from memwrap.recipes import RECIPES
-from memwrap.settings import Settings
+from memwrap.training.recipes import RECIPES
+from memwrap.training.settings import Settings
 from tests.cli import Result, environment, fails, photos, record, run, run_apart, same_weights, succeeds
 
 SETTINGS = [each.name for each in fields(Settings)]

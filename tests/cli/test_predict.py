@@ -8,7 +8,7 @@ import pytest
 
 import memwrap
 from memwrap.cli import predict as command
-from memwrap.prediction import Prediction
+from memwrap.models.prediction import Prediction
 from tests.cli import fails, picture, run, run_apart, succeeds
 from tests.cli.conftest import Trained
 

@@ -17,15 +17,15 @@ from memwrap.cli.reproduce import aligned, means_for, seeds_named
 from memwrap.data.labelled import DataSet
 from memwrap.data.published import CLASS_NAMES
 from memwrap.errors import DivergedError, SaveError, SettingsError
-from memwrap.paper import keeping
-from memwrap.paper.published import Cell, Published
-from memwrap.paper.records import Failure, Record, adding_to, append, read
-from memwrap.paper.running import Loop, Means
-from memwrap.recipes import RECIPES
-from memwrap.settings import Settings
-from memwrap.training.loop import Trainer
+from memwrap.reproduce import keeping
+from memwrap.reproduce.published import Cell, Published
+from memwrap.reproduce.records import Failure, Record, adding_to, append, read
+from memwrap.reproduce.running import Loop, RunConfig
+from memwrap.training.recipes import RECIPES
+from memwrap.training.settings import Settings
+from memwrap.training.trainer import Trainer
 from tests.cli import NO_NETWORK, fails, photos, run, run_apart, succeeds
-from tests.paper.recorded import failed, recorded, tasks_of
+from tests.reproduce.recorded import failed, recorded, tasks_of
 
 FILES = ["table.csv", "table.html", "table.md", "table.png"]
 ENCODER = "shufflenet_v2"
@@ -42,7 +42,7 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     recipe = Settings(validation=4, epochs=1, batch_size=8, memory="random", warmup=0.0, augment=())
     monkeypatch.setitem(RECIPES, "svhn", recipe)
     tables = {"svhn-reduced": CELLS, "explanations": EXPLAINED, "cost": CELLS}
-    monkeypatch.setattr("memwrap.paper.published._all", lambda: tables)
+    monkeypatch.setattr("memwrap.reproduce.published._all", lambda: tables)
     for split in ("train", "test"):
         photos(tmp_path / "images" / split, count=20, seed=ord(split[1]))
     return f"--images=svhn={tmp_path / 'images'}"
@@ -199,7 +199,7 @@ def recorded_runs(records: Path) -> Path:
 
 
 def test_runs_are_trained_one_by_one_where_there_are_no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("memwrap.kernels.usable_on", lambda _: False)
+    monkeypatch.setattr("memwrap.nn.gpu.kernels_run_on", lambda _: False)
     means = means_for(torch.device("cuda"))
     assert isinstance(means.engine, Loop)
     assert (means.name, means.side_by_side) == ("loop", 1)
@@ -400,7 +400,7 @@ def test_records_that_there_is_no_room_for_are_kept_elsewhere(
 
     monkeypatch.setattr(keeping, "append", full_after_one)
     # Three at once, so that two more are trained already when the disk is full, and others have not begun.
-    monkeypatch.setattr(command, "means_for", lambda device: Means(Loop(), "loop", device, side_by_side=3))
+    monkeypatch.setattr(command, "means_for", lambda device: RunConfig(Loop(), "loop", device, side_by_side=3))
     flags = ("reproduce", "svhn-reduced", "--seeds", 3, small, "--out", out)
     message = fails(5, *flags)
     (elsewhere,) = (tmp_path / "elsewhere").glob("*.jsonl")

@@ -135,7 +135,7 @@ def test_workers_end_with_a_process_that_is_killed(never_stopped: tuple[Path, Pa
 # Each step takes so long that a second signal comes within it.
 SLOW = """
 import time
-from memwrap.training.loop import Trainer
+from memwrap.training.trainer import Trainer
 advance = Trainer._advance
 Trainer._advance = lambda self, batch: (time.sleep(30) if self.progress.step == 3 else None, advance(self, batch))[1]
 """

@@ -21,9 +21,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from memwrap.cli import watch
 from memwrap.cli.watch import BarWatcher, LineWatcher, TensorBoardWatcher, reading_bars, training_bar
-from memwrap.durations import duration
 from memwrap.errors import SettingsError
-from memwrap.training.loop import EpochMetrics, Moment
+from memwrap.report.durations import duration
+from memwrap.training.trainer import EpochMetrics, Moment
 from tests.cli import QUICK, environment, fails, photos, program, succeeds
 
 STYLE = re.compile(r"\x1b\[[0-9;]*m")

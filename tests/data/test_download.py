@@ -16,11 +16,11 @@ from typing import IO
 
 import pytest
 
-from memwrap import locks
 from memwrap.data import download as module
 from memwrap.data.download import download
 from memwrap.errors import DataError
-from memwrap.locks import alone
+from memwrap.storage import locks
+from memwrap.storage.locks import alone
 
 CONTENT = bytes(range(256)) * 4000  # 1,024,000 bytes: more than one block, and more than a socket buffers at once
 MD5 = hashlib.md5(CONTENT).hexdigest()

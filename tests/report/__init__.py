@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from memwrap import MemoryClassifier, MemoryWrap, Transform
-from memwrap.base import Origin
+from memwrap.models.base import Origin
 from memwrap.report.content import Content, Pictures
 from memwrap.report.making import Source, page_for, report_of
 from memwrap.report.page import HeatmapOptions, Manifest
@@ -46,7 +46,7 @@ def noise(count: int, shape: tuple[int, int, int] = COLOUR, seed: int = 5) -> Te
 
 
 @dataclass(frozen=True)
-class Told:
+class ReportWorld:
     """A report, and what it was made of."""
 
     source: Source
@@ -68,7 +68,7 @@ def told(
     shown: int = 3,
     heatmaps: HeatmapOptions | None = None,
     **others: Any,
-) -> Told:
+) -> ReportWorld:
     """A report of these pictures. others: of the source."""
     labels = torch.arange(len(pixels)) % 4 if labelled else None
     pictures = Pictures(pixels, names or tuple(f"picture {number}.png" for number in range(len(pixels))), labels)
@@ -76,7 +76,7 @@ def told(
     given: dict[str, Any] = {"path": "/runs/noise", "memory_names": [f"{n}.png" for n in range(count)], "seed": 7}
     source = Source(model=model, **{**given, **others})
     made = report_of(source, pictures, "noise", shown, heatmaps)
-    return Told(source, pictures, made.manifest, made.content)
+    return ReportWorld(source, pictures, made.manifest, made.content)
 
 
 @dataclass

@@ -3,11 +3,11 @@
 import pytest
 
 from memwrap import MemoryClassifier
-from tests.report import STEPS, Told, network, noise, told
+from tests.report import STEPS, ReportWorld, network, noise, told
 
 
 @pytest.fixture(scope="session")
-def reported() -> Told:
+def reported() -> ReportWorld:
     """Six pictures, labelled and with heatmaps; some of the 30 memory images are never used."""
     return told(network(memory=30), noise(6), heatmaps=STEPS)
 

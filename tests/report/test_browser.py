@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.functional import interpolate
 
 from memwrap.report.page import HeatmapOptions
-from tests.report import HOSTILE, Told, network, told
+from tests.report import HOSTILE, ReportWorld, network, told
 from tests.report.test_pictures import SIDE, photos
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -43,7 +43,7 @@ NAMES = tuple(
 
 
 @pytest.fixture(scope="module")
-def world() -> Told:
+def world() -> ReportWorld:
     # Small, as a test has no minutes; what it makes of pixels is grainy all the same.
     encoder = nn.Sequential(nn.Conv2d(3, 8, 7, stride=4), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten())
     with torch.no_grad():
@@ -55,7 +55,7 @@ def world() -> Told:
 
 
 @pytest.fixture(scope="module")
-def file(world: Told, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def file(world: ReportWorld, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("page") / "why not?.html"
     path.write_text(world.page, encoding="utf-8")
     return path
@@ -106,7 +106,7 @@ def shown(page: Any) -> list[int]:
 # What it holds
 
 
-def test_the_page_is_smaller_than_it_may_be(world: Told, file: Path) -> None:
+def test_the_page_is_smaller_than_it_may_be(world: ReportWorld, file: Path) -> None:
     print(f"{COUNT} images of {SIDE}x{SIDE} with heatmaps: {file.stat().st_size / 1e6:.1f} MB")
     assert file.stat().st_size < LARGEST
     assert all(len(card.samples) >= SHOWN for card in world.content.cards)
@@ -122,7 +122,7 @@ def test_names_show_as_text(looked_at: Any) -> None:
     assert looked_at.evaluate("[...document.images].filter(i => !i.src.startsWith('data:image/')).length") == 0
 
 
-def test_numbers_are_seen_as_they_were_computed(looked_at: Any, world: Told) -> None:
+def test_numbers_are_seen_as_they_were_computed(looked_at: Any, world: ReportWorld) -> None:
     content = world.content
     totals = looked_at.locator(".totals b").all_inner_texts()
     assert totals == [
@@ -135,7 +135,7 @@ def test_numbers_are_seen_as_they_were_computed(looked_at: Any, world: Told) -> 
         assert words == card.sentence
 
 
-def test_all_pictures_can_be_seen(browser: Any, file: Path, world: Told) -> None:
+def test_all_pictures_can_be_seen(browser: Any, file: Path, world: ReportWorld) -> None:
     with opened(browser, file) as page:
         page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
         page.evaluate("Promise.all([...document.images].map(image => image.decode()))")
@@ -151,7 +151,7 @@ def test_all_pictures_can_be_seen(browser: Any, file: Path, world: Told) -> None
                 assert len(np.unique(np.asarray(image.convert("RGB")).reshape(-1, 3), axis=0)) > 100
 
 
-def test_a_memory_picture_is_the_one_that_it_should_be(looked_at: Any, world: Told) -> None:
+def test_a_memory_picture_is_the_one_that_it_should_be(looked_at: Any, world: ReportWorld) -> None:
     """Drawn by reference, so its place in the page says nothing."""
     sample = world.content.cards[0].samples[0]
     with Image.open(io.BytesIO(looked_at.locator("article svg").first.screenshot())) as image:
@@ -165,7 +165,7 @@ def test_a_memory_picture_is_the_one_that_it_should_be(looked_at: Any, world: To
 # By keyboard
 
 
-def test_images_are_filtered_by_keyboard(browser: Any, file: Path, world: Told) -> None:
+def test_images_are_filtered_by_keyboard(browser: Any, file: Path, world: ReportWorld) -> None:
     unsure = [card.number for card in world.content.uncertain]
     wrong = [card.number for card in world.content.cards if card.wrong]
     assert 0 < len(unsure) < COUNT
@@ -207,7 +207,9 @@ def in_sight(page: Any, selector: str) -> bool:
     return box[0] < 900 and box[1] > 0
 
 
-def test_links_lead_to_their_images_and_show_those_that_are_filtered_out(browser: Any, file: Path, world: Told) -> None:
+def test_links_lead_to_their_images_and_show_those_that_are_filtered_out(
+    browser: Any, file: Path, world: ReportWorld
+) -> None:
     number = world.content.confidently_wrong[0].number
     with opened(browser, file) as page:
         link = page.locator(f".listed a[href='#image-{number}']")
@@ -241,7 +243,7 @@ def tree(page: Any) -> list[dict[str, Any]]:
     return [node for node in nodes if not node["ignored"]]
 
 
-def test_a_screen_reader_has_a_name_for_every_picture_and_place(browser: Any, file: Path, world: Told) -> None:
+def test_a_screen_reader_has_a_name_for_every_picture_and_place(browser: Any, file: Path, world: ReportWorld) -> None:
     with opened(browser, file) as page:
         page.locator("article summary").first.click()
         nodes = tree(page)

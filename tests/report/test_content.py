@@ -9,7 +9,7 @@ from torch import Tensor
 
 from memwrap import MemoryClassifier
 from memwrap.report.content import Content, Pictures, content_of, explain_each, shown_samples
-from tests.report import HOSTILE, Told, network, noise, told
+from tests.report import HOSTILE, ReportWorld, network, noise, told
 
 
 def weights_of(model: MemoryClassifier, pixels: Tensor) -> Tensor:
@@ -21,7 +21,7 @@ def weights_of(model: MemoryClassifier, pixels: Tensor) -> Tensor:
 # One image
 
 
-def test_a_card_says_what_the_model_says(reported: Told) -> None:
+def test_a_card_says_what_the_model_says(reported: ReportWorld) -> None:
     model, content = reported.source.model, reported.content
     for row, card in enumerate(content.cards):
         with torch.no_grad():
@@ -47,7 +47,7 @@ def test_a_card_says_what_the_model_says(reported: Told) -> None:
     ],
 )
 def test_the_class_that_comes_next_is_told_if_it_is_worth_it(
-    reported: Told, probabilities: list[float], second: tuple[str, float] | None
+    reported: ReportWorld, probabilities: list[float], second: tuple[str, float] | None
 ) -> None:
     explanation = SimpleNamespace(prediction=1, probabilities=torch.tensor(probabilities, dtype=torch.float64))
     card = replace(reported.content.cards[0], explanation=explanation)  # type: ignore[arg-type]
@@ -66,7 +66,7 @@ def test_the_class_that_comes_next_is_told_if_it_is_worth_it(
     ],
 )
 def test_heatmaps_hold_if_they_add_up_and_what_they_highlight_matters(
-    reported: Told, converged: bool | None, score: float, chance: float, holds: bool
+    reported: ReportWorld, converged: bool | None, score: float, chance: float, holds: bool
 ) -> None:
     card = reported.content.cards[0]
     assert card.heatmap is not None
@@ -88,7 +88,7 @@ def test_an_image_without_a_label_is_not_wrong(model: MemoryClassifier) -> None:
     assert [(card.label, card.true_class, card.wrong) for card in content.cards] == [(None, None, False)] * 4
 
 
-def test_those_shown_and_the_others_are_all_that_was_used(reported: Told) -> None:
+def test_those_shown_and_the_others_are_all_that_was_used(reported: ReportWorld) -> None:
     for card in reported.content.cards:
         used = card.explanation.samples
         assert sorted((*card.samples, *card.others), key=lambda each: each.index) == sorted(
@@ -97,7 +97,7 @@ def test_those_shown_and_the_others_are_all_that_was_used(reported: Told) -> Non
         assert sum(each.weight for each in (*card.samples, *card.others)) == pytest.approx(1, abs=1e-6)
 
 
-def test_the_strongest_are_shown_and_the_strongest_of_either_kind(reported: Told) -> None:
+def test_the_strongest_are_shown_and_the_strongest_of_either_kind(reported: ReportWorld) -> None:
     beyond = set()
     for explanation in [card.explanation for card in reported.content.cards]:
         kinds = {"example": explanation.example, "counterfactual": explanation.counterfactual}
@@ -111,7 +111,7 @@ def test_the_strongest_are_shown_and_the_strongest_of_either_kind(reported: Told
     assert beyond == {"example", "counterfactual"}, "else nothing is tested"
 
 
-def test_more_than_were_used_are_not_shown(reported: Told) -> None:
+def test_more_than_were_used_are_not_shown(reported: ReportWorld) -> None:
     explanation = reported.content.cards[0].explanation
     assert shown_samples(explanation, 1000) == explanation.samples
 
@@ -199,7 +199,7 @@ def test_a_class_is_confused_with_another_not_with_itself(model: MemoryClassifie
     assert a_content(model, predictions).confidently_wrong == ()
 
 
-def test_the_use_of_the_memory_is_summed_over_all_images(reported: Told) -> None:
+def test_the_use_of_the_memory_is_summed_over_all_images(reported: ReportWorld) -> None:
     model = reported.source.model
     weights = weights_of(model, reported.pictures.pixels)
     uses = reported.content.uses
@@ -225,7 +225,7 @@ def test_a_memory_of_one_has_no_opinion_of_itself() -> None:
     assert content.never_used == ()
 
 
-def test_cards_hold_the_heatmaps_of_their_own_image(reported: Told) -> None:
+def test_cards_hold_the_heatmaps_of_their_own_image(reported: ReportWorld) -> None:
     for card in reported.content.cards:
         assert card.heatmap.target == card.explanation.prediction
         assert list(card.heatmap.moved) == [sample.index for sample in card.samples]

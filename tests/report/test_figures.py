@@ -15,33 +15,33 @@ from memwrap import InputError, MemoryClassifier
 from memwrap.report import figures
 from memwrap.report.figures import MOST_INPUTS, TITLES, figure
 from memwrap.report.pictures import heat_colours
-from tests.report import GRAY, HOSTILE, STEPS, Told, network, noise, told
+from tests.report import GRAY, HOSTILE, STEPS, ReportWorld, network, noise, told
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def drawn(world: Told, suffix: str = ".svg") -> bytes:
+def drawn(world: ReportWorld, suffix: str = ".svg") -> bytes:
     return figure(world.content, world.source.model, suffix)
 
 
-def texts(world: Told) -> list[str]:
+def texts(world: ReportWorld) -> list[str]:
     """Of an SVG file, line by line."""
     root = ElementTree.fromstring(drawn(world))
     return [each.text or "" for each in root.iter(f"{SVG}text")]
 
 
-def pictures(world: Told) -> int:
+def pictures(world: ReportWorld) -> int:
     return len(list(ElementTree.fromstring(drawn(world)).iter(f"{SVG}image")))
 
 
 @pytest.fixture
-def plain(model: MemoryClassifier) -> Told:
+def plain(model: MemoryClassifier) -> ReportWorld:
     """With class names that fit into a line."""
     model.classes = ("cat", "dog", "eel", "fox")
     return told(model, noise(4))
 
 
-def test_a_png_is_a_picture_that_is_not_empty(plain: Told) -> None:
+def test_a_png_is_a_picture_that_is_not_empty(plain: ReportWorld) -> None:
     with Image.open(io.BytesIO(drawn(plain, ".png"))) as picture:
         assert picture.format == "PNG"
         assert 500 < picture.width < 2500
@@ -49,14 +49,14 @@ def test_a_png_is_a_picture_that_is_not_empty(plain: Told) -> None:
         assert len(np.unique(np.asarray(picture.convert("L")))) > 50
 
 
-def test_the_suffix_says_the_format(plain: Told) -> None:
+def test_the_suffix_says_the_format(plain: ReportWorld) -> None:
     assert drawn(plain, ".PNG").startswith(b"\x89PNG")
     assert drawn(plain, ".pdf").startswith(b"%PDF")
     assert b"<svg" in drawn(plain, ".svg")
 
 
 @pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
-def test_the_same_figure_is_made_each_time(plain: Told, suffix: str) -> None:
+def test_the_same_figure_is_made_each_time(plain: ReportWorld, suffix: str) -> None:
     assert drawn(plain, suffix) == drawn(plain, suffix)
 
 
@@ -66,7 +66,7 @@ def verdict(card: Any) -> list[str]:
     return lines + (["unsure"] if card.explanation.uncertain else [])
 
 
-def test_each_input_stands_over_the_memory_images_that_it_used(plain: Told) -> None:
+def test_each_input_stands_over_the_memory_images_that_it_used(plain: ReportWorld) -> None:
     found, cards = texts(plain), plain.content.cards
     for card in cards:
         for line in verdict(card):
@@ -94,7 +94,7 @@ def test_with_heatmaps_input_example_and_counterfactual_stand_side_by_side(model
     assert [found.count(title) for title in ("input", "example", "counterfactual", "its heatmap")] == [1, 1, 1, 3]
 
 
-def test_a_heatmap_says_for_which_class(plain: Told) -> None:
+def test_a_heatmap_says_for_which_class(plain: ReportWorld) -> None:
     world = told(plain.source.model, noise(3), heatmaps=STEPS)
     found = texts(world)
     for name in ("cat", "dog", "eel", "fox"):
@@ -103,7 +103,7 @@ def test_a_heatmap_says_for_which_class(plain: Told) -> None:
         assert found.count(f"for {name}") == len(cards) + len(kinds)
 
 
-def test_the_colours_of_heatmaps_have_a_scale(model: MemoryClassifier, plain: Told) -> None:
+def test_the_colours_of_heatmaps_have_a_scale(model: MemoryClassifier, plain: ReportWorld) -> None:
     ends = {"nothing or against", "much"}
     world = told(model, noise(1), heatmaps=STEPS)
     assert ends <= set(texts(world))
@@ -232,7 +232,7 @@ def test_what_is_further_down_is_told(model: MemoryClassifier) -> None:
     assert "Last row" not in " ".join(texts(told(model, noise(8), shown=12)))
 
 
-def test_colours_say_whether_it_is_another_class(plain: Told) -> None:
+def test_colours_say_whether_it_is_another_class(plain: ReportWorld) -> None:
     text = drawn(plain).decode()
     assert figures.SAME in text
     assert figures.OTHER in text

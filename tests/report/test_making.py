@@ -11,14 +11,14 @@ from torch.testing import assert_close
 
 from memwrap import InputError, MemoryClassifier, Transform, __version__
 from memwrap.attribution import deletion, heatmaps
+from memwrap.data.seeds import generator
 from memwrap.report import making
 from memwrap.report.content import Pictures
 from memwrap.report.making import content_for, hashes, new_manifest, page_for, pictures_of, report_of, report_on
 from memwrap.report.page import HeatmapOptions
 from memwrap.report.reading import read
 from memwrap.report.verifying import verify
-from memwrap.seeds import generator
-from tests.report import COLOUR, STEPS, Told, network, noise, told
+from tests.report import COLOUR, STEPS, ReportWorld, network, noise, told
 
 PICTURES = Pictures(noise(2), ("a.png", "b.png"), torch.tensor([0, 3]))
 
@@ -38,7 +38,7 @@ def test_a_manifest_holds_what_the_report_was_made_of(model: MemoryClassifier) -
     assert manifest.created.endswith("+00:00")
 
 
-def test_pictures_come_back_from_a_manifest(reported: Told) -> None:
+def test_pictures_come_back_from_a_manifest(reported: ReportWorld) -> None:
     again = pictures_of(reported.manifest, reported.pictures.pixels)
     assert again.names == reported.pictures.names
     assert again.labels.equal(reported.pictures.labels)
@@ -111,7 +111,7 @@ def test_a_model_without_a_memory_has_hashes_too(model: MemoryClassifier) -> Non
 # The content
 
 
-def test_heatmaps_are_those_of_the_memory_images_shown(reported: Told) -> None:
+def test_heatmaps_are_those_of_the_memory_images_shown(reported: ReportWorld) -> None:
     model = reported.source.model
     images = model.transform(reported.pictures.pixels)
     for row, card in enumerate(reported.content.cards):
@@ -131,7 +131,7 @@ def test_options_of_heatmaps_are_heeded(model: MemoryClassifier) -> None:
         assert told(model, noise(1), heatmaps=options).content.cards[0].heatmap.steps == steps
 
 
-def test_pixels_are_deleted_in_orders_that_the_seed_draws(reported: Told) -> None:
+def test_pixels_are_deleted_in_orders_that_the_seed_draws(reported: ReportWorld) -> None:
     model = reported.source.model
     images = model.transform(reported.pictures.pixels)
     for row, card in enumerate(reported.content.cards):
@@ -145,7 +145,7 @@ def test_without_heatmaps_there_are_none(model: MemoryClassifier) -> None:
     assert [card.heatmap for card in told(model, noise(2)).content.cards] == [None, None]
 
 
-def test_the_same_report_is_made_again(reported: Told) -> None:
+def test_the_same_report_is_made_again(reported: ReportWorld) -> None:
     content = content_for(reported.manifest, reported.source, reported.pictures.pixels)
     assert page_for(reported.manifest, content, reported.source) == reported.page
 
@@ -158,7 +158,7 @@ def test_a_report_is_made_in_full_precision(model: MemoryClassifier) -> None:
     assert page_for(expected.manifest, content, expected.source) == expected.page
 
 
-def test_a_report_is_made_in_one_call(reported: Told) -> None:
+def test_a_report_is_made_in_one_call(reported: ReportWorld) -> None:
     titles: list[str] = []
 
     @contextmanager

@@ -14,11 +14,11 @@ from memwrap import MemoryClassifier, NoMemoryError
 from memwrap.report.making import report_of
 from memwrap.report.page import FORMAT, TOLERANCE, memory_pixels
 from memwrap.report.pictures import blended, exact_uri, heat_colours, pixels_in
-from tests.report import GRAY, HOSTILE, STEPS, Node, Told, network, noise, parsed, told
+from tests.report import GRAY, HOSTILE, STEPS, Node, ReportWorld, network, noise, parsed, told
 
 
 @pytest.fixture(scope="session")
-def page(reported: Told) -> Node:
+def page(reported: ReportWorld) -> Node:
     return parsed(reported.page)
 
 
@@ -71,7 +71,7 @@ class Slow:
 
 
 @pytest.fixture(scope="session")
-def slow(reported: Told) -> Slow:
+def slow(reported: ReportWorld) -> Slow:
     return Slow(reported.source.model, reported.pictures.pixels)
 
 
@@ -107,7 +107,7 @@ def test_each_image_has_its_prediction_probability_and_truth(page: Node, slow: S
         )
 
 
-def test_the_answer_comes_first_and_then_a_plain_sentence(page: Node, reported: Told) -> None:
+def test_the_answer_comes_first_and_then_a_plain_sentence(page: Node, reported: ReportWorld) -> None:
     for card, article in zip(reported.content.cards, page.all("article"), strict=True):
         texts = [node for node in article.one("div", class_="top").all("div")[0].children if isinstance(node, Node)]
         assert [node.tag for node in texts[:3]] == ["h3", "div", "p"]
@@ -125,7 +125,7 @@ def test_what_any_one_memory_image_did_is_said(page: Node, slow: Slow) -> None:
         assert 100 * largest - 0.051 <= stated <= 100 * largest + 0.101
 
 
-def test_what_is_further_down_stands_apart(reported: Told, slow: Slow) -> None:
+def test_what_is_further_down_stands_apart(reported: ReportWorld, slow: Slow) -> None:
     kinds = set()
     world = told(reported.source.model, noise(6), shown=1)
     for row, article in enumerate(parsed(world.page).all("article")):
@@ -246,7 +246,7 @@ def test_the_memory_images_never_used_are_shown(page: Node, slow: Slow) -> None:
     ]
 
 
-def test_what_heatmaps_are_worth_stands_below_them(page: Node, reported: Told) -> None:
+def test_what_heatmaps_are_worth_stands_below_them(page: Node, reported: ReportWorld) -> None:
     for card, article in zip(reported.content.cards, page.all("article"), strict=True):
         _, words, how = (each.text for each in article.one("details").all("p"))
         score, chance = (sum(curve) / 21 for curve in (card.deletion.curve, card.deletion.random_curve))
@@ -310,12 +310,12 @@ def test_heatmaps_have_a_scale_from_grey_to_yellow(page: Node) -> None:
 # Pictures
 
 
-def test_inputs_are_there_without_loss(page: Node, reported: Told) -> None:
+def test_inputs_are_there_without_loss(page: Node, reported: ReportWorld) -> None:
     pictures = [each for each in page.all("img") if "data-input" in each.attributes]
     assert torch.stack([pixels_in(each.attributes["src"]) for each in pictures]).equal(reported.pictures.pixels)
 
 
-def test_each_memory_picture_is_there_once_and_is_the_right_one(page: Node, reported: Told) -> None:
+def test_each_memory_picture_is_there_once_and_is_the_right_one(page: Node, reported: ReportWorld) -> None:
     pictures = {each.attributes["id"]: each.attributes["href"] for each in page.all("image")}
     used = {each.one("use").attributes["href"].removeprefix("#") for each in page.all("svg", role="img")}
     assert used == set(pictures)
@@ -333,7 +333,7 @@ def test_a_row_shows_the_picture_that_it_names(page: Node) -> None:
     assert len(rows) > 20
 
 
-def test_heatmaps_are_those_of_the_image_and_of_its_memory_images(page: Node, reported: Told) -> None:
+def test_heatmaps_are_those_of_the_image_and_of_its_memory_images(page: Node, reported: ReportWorld) -> None:
     memory = noise(30, seed=1)
     for card, article in zip(reported.content.cards, page.all("article"), strict=True):
         images = article.one("ul", class_="heat").all("img", class_="heatmap")
@@ -350,7 +350,7 @@ def test_heatmaps_are_those_of_the_image_and_of_its_memory_images(page: Node, re
             assert pixels_in(image.attributes["src"]).equal(expected)
 
 
-def test_each_heatmap_stands_beside_its_picture(page: Node, reported: Told) -> None:
+def test_each_heatmap_stands_beside_its_picture(page: Node, reported: ReportWorld) -> None:
     for card, article in zip(reported.content.cards, page.all("article"), strict=True):
         first, *others = article.one("ul", class_="heat").all("li")
         assert pixels_in(first.all("img")[0].attributes["src"]).equal(card.pixels)
@@ -536,14 +536,14 @@ def test_of_many_that_are_never_used_some_are_shown() -> None:
 # What it carries
 
 
-def test_the_manifest_is_what_the_page_was_made_of(page: Node, reported: Told) -> None:
+def test_the_manifest_is_what_the_page_was_made_of(page: Node, reported: ReportWorld) -> None:
     stored = json.loads(page.one("script", id="manifest").text)
     assert stored.pop("format") == FORMAT
     assert stored.pop("format_version") == 1
     assert stored == json.loads(json.dumps(asdict(reported.manifest)))
 
 
-def test_all_of_the_manifest_can_be_seen(page: Node, reported: Told) -> None:
+def test_all_of_the_manifest_can_be_seen(page: Node, reported: ReportWorld) -> None:
     proof = page.one("dl")
     facts = dict(zip([each.text for each in proof.all("dt")], [each.text for each in proof.all("dd")], strict=True))
     manifest = reported.manifest
@@ -564,7 +564,7 @@ def test_what_verifying_means_is_said(page: Node) -> None:
     assert f"Numbers agree if they differ by no more than {TOLERANCE}." in words
 
 
-def test_nothing_comes_from_elsewhere(page: Node, reported: Told) -> None:
+def test_nothing_comes_from_elsewhere(page: Node, reported: ReportWorld) -> None:
     sources = [node.attributes[name] for node in page.below() for name in ("src", "href") if name in node.attributes]
     assert all(source.startswith(("data:image/", "#")) for source in sources)
     assert "http:" not in reported.page.replace("http-equiv", "")
@@ -581,7 +581,7 @@ def test_names_of_places_are_used_once_and_labels_refer_to_them(page: Node) -> N
     assert set(labels) <= set(counts)
 
 
-def test_the_same_page_is_made_each_time(reported: Told) -> None:
+def test_the_same_page_is_made_each_time(reported: ReportWorld) -> None:
     assert reported.page == reported.page
 
 

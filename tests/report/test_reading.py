@@ -12,7 +12,7 @@ from memwrap import DataError, MemoryClassifier
 from memwrap.report.page import FORMAT_VERSION
 from memwrap.report.pictures import exact_uri
 from memwrap.report.reading import read
-from tests.report import STEPS, Told, noise, told
+from tests.report import STEPS, ReportWorld, noise, told
 
 
 def manifest_of(page: str) -> tuple[int, int]:
@@ -28,7 +28,7 @@ def with_manifest(page: str, change: Callable[[dict[str, Any]], Any]) -> str:
     return page[:start] + text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026") + page[end:]
 
 
-def test_what_a_report_carries_is_read_back(reported: Told) -> None:
+def test_what_a_report_carries_is_read_back(reported: ReportWorld) -> None:
     report = read(reported.page)
     assert report.manifest == reported.manifest
     assert report.pixels.equal(reported.pictures.pixels)
@@ -124,14 +124,14 @@ def test_what_is_wrong_in_a_manifest_is_told_by_the_name_of_its_field(model: Mem
     assert checked >= 6
 
 
-def test_images_of_two_sizes_are_told(reported: Told) -> None:
+def test_images_of_two_sizes_are_told(reported: ReportWorld) -> None:
     page = reported.page
     uri = exact_uri(reported.pictures.pixels[1])
     with pytest.raises(DataError, match=re.escape("one of its images is of shape (3, 4, 4), another of (1, 5, 6)")):
         read(page.replace(uri, exact_uri(noise(1, (1, 5, 6))[0])))
 
 
-def test_a_report_with_more_inputs_than_names_is_damaged(reported: Told) -> None:
+def test_a_report_with_more_inputs_than_names_is_damaged(reported: ReportWorld) -> None:
     page = reported.page
     (first, *_) = re.findall(r'<img class="pic[^>]*>', page)
     with pytest.raises(DataError, match=r"it names 6 images and holds 7: the report is damaged"):

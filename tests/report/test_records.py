@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from memwrap import MemoryClassifier
-from memwrap.prediction import Prediction
+from memwrap.models.prediction import Prediction
 from memwrap.report.records import as_record
-from tests.report import HOSTILE, STEPS, Told, network, noise, parsed, told
+from tests.report import HOSTILE, STEPS, ReportWorld, network, noise, parsed, told
 
 
 def records(model: MemoryClassifier, **others: Any) -> list[dict[str, Any]]:
@@ -94,7 +94,7 @@ def test_what_a_prediction_hangs_on_and_the_check_are_there(model: MemoryClassif
         assert record["check"]["kept"] == len(record["samples"])
 
 
-def test_what_heatmaps_are_worth_is_what_the_page_says(reported: Told) -> None:
+def test_what_heatmaps_are_worth_is_what_the_page_says(reported: ReportWorld) -> None:
     for card, article in zip(reported.content.cards, parsed(reported.page).all("article"), strict=True):
         heat = json.loads(json.dumps(as_record(card, None), allow_nan=False))["heatmap"]
         words = article.one("details").text

@@ -23,7 +23,7 @@ from memwrap.report.pictures import blended, exact_uri, heat_colours, picture_of
 from memwrap.report.reading import read
 from memwrap.report.tokens import tokens
 from memwrap.report.verifying import Difference, verify
-from tests.report import HOSTILE, STEPS, Told, network, noise, told
+from tests.report import HOSTILE, STEPS, ReportWorld, network, noise, told
 from tests.report.test_pictures import photos, smooth, uri_of
 from tests.report.test_reading import manifest_of, with_manifest
 
@@ -32,11 +32,11 @@ COARSE = nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten())  # for larger pict
 NUMBER = re.compile(r"(?<!&#)(?<![\d.])\d+(?:\.\d+)?")  # but not in &#39;
 
 
-def found_in(text: str, world: Told) -> list[Difference]:
+def found_in(text: str, world: ReportWorld) -> list[Difference]:
     return verify(read(text), world.source)
 
 
-def is_found(text: str, world: Told) -> bool:
+def is_found(text: str, world: ReportWorld) -> bool:
     """Whether anything is said against a report: that it differs, or that it is none."""
     try:
         return bool(found_in(text, world))
@@ -45,7 +45,7 @@ def is_found(text: str, world: Told) -> bool:
 
 
 @pytest.fixture(scope="session")
-def small() -> Told:
+def small() -> ReportWorld:
     """Two pictures, one of them unsure, one wrong without a warning, and all else that a page may show."""
     world = told(network(0, memory=16), noise(3)[1:], shown=1, heatmaps=STEPS)
     content = world.content
@@ -57,7 +57,7 @@ def small() -> Told:
 
 
 @pytest.fixture
-def made_once(small: Told, monkeypatch: pytest.MonkeyPatch) -> Told:
+def made_once(small: ReportWorld, monkeypatch: pytest.MonkeyPatch) -> ReportWorld:
     """The page is not made again for each of many edits; that the same comes out is another test's matter."""
     page, reader = small.page, verifying.PageReader
     again = reader(page)
@@ -122,7 +122,7 @@ def test_a_memory_of_one_and_names_that_are_no_text_are_equal_too() -> None:
     assert found_in(world.page.encode().decode(), world) == []
 
 
-def test_line_ends_of_another_system_do_not_matter(made_once: Told) -> None:
+def test_line_ends_of_another_system_do_not_matter(made_once: ReportWorld) -> None:
     assert found_in(made_once.page.replace("\n", "\r\n"), made_once) == []
 
 
@@ -149,7 +149,7 @@ def doubtful(error: float) -> MemoryClassifier:
 # Every number, one at a time
 
 
-def test_every_number_in_the_text_counts(made_once: Told) -> None:
+def test_every_number_in_the_text_counts(made_once: ReportWorld) -> None:
     missed, count = [], 0
     for page, before, after in edits(made_once.page, other_numbers, "text"):
         count += 1
@@ -159,7 +159,7 @@ def test_every_number_in_the_text_counts(made_once: Told) -> None:
     assert count > 150
 
 
-def test_every_number_in_a_tag_counts(made_once: Told) -> None:
+def test_every_number_in_a_tag_counts(made_once: ReportWorld) -> None:
     """Widths of bars, descriptions of pictures, links, which picture is shown."""
 
     def changed(tag: str) -> Iterator[str]:
@@ -191,7 +191,7 @@ def test_every_number_in_a_tag_counts(made_once: Told) -> None:
         (r"<code>(\w{64})</code>", "Where this comes from, model"),
     ],
 )
-def test_the_place_of_a_difference_is_told(made_once: Told, pattern: str, where: str) -> None:
+def test_the_place_of_a_difference_is_told(made_once: ReportWorld, pattern: str, where: str) -> None:
     (match,) = list(re.finditer(pattern, made_once.page))[:1]
     number = re.search(r"\d", match[0])
     place = match.start() + number.start()
@@ -202,7 +202,7 @@ def test_the_place_of_a_difference_is_told(made_once: Told, pattern: str, where:
     assert first.reported != first.found
 
 
-def test_a_number_of_an_image_is_told_with_its_row(made_once: Told) -> None:
+def test_a_number_of_an_image_is_told_with_its_row(made_once: ReportWorld) -> None:
     page = made_once.page
     start = page.index('<article id="image-2"')
     row = re.compile(r"#(\d+) \d+\.png.*?<td class=\"number\">(\d+\.\d) %", re.DOTALL).search(page, start)
@@ -211,7 +211,7 @@ def test_a_number_of_an_image_is_told_with_its_row(made_once: Told) -> None:
     assert difference == Difference(f"Images, image 2 (picture 1.png), #{row[1]} {row[1]}.png", "99.9 %", f"{row[2]} %")
 
 
-def test_a_description_before_the_heading_belongs_to_the_image_too(made_once: Told) -> None:
+def test_a_description_before_the_heading_belongs_to_the_image_too(made_once: ReportWorld) -> None:
     edited = made_once.page.replace('alt="the image picture 1.png"', 'alt="the image picture 5.png"')
     (difference,) = found_in(edited, made_once)
     assert difference == Difference("Images, image 2", "alt the image picture 5.png", "alt the image picture 1.png")
@@ -226,7 +226,7 @@ def rounded_numbers(page: str) -> list[re.Match[str]]:
 
 
 @pytest.mark.parametrize(("units", "passes"), [(1, True), (2, False)])
-def test_one_unit_of_the_last_digit_passes_and_two_do_not(made_once: Told, units: int, passes: bool) -> None:
+def test_one_unit_of_the_last_digit_passes_and_two_do_not(made_once: ReportWorld, units: int, passes: bool) -> None:
     page, numbers = made_once.page, rounded_numbers(made_once.page)
     assert len(numbers) > 30
     for match in numbers:
@@ -286,7 +286,7 @@ def test_numbers_in_names_are_no_numbers_that_may_be_rounded(model: MemoryClassi
 # Everything else
 
 
-def test_every_word_counts(made_once: Told) -> None:
+def test_every_word_counts(made_once: ReportWorld) -> None:
     def longer(text: str) -> Iterator[str]:
         if text.strip():
             yield f"{text.rstrip()}x"
@@ -294,7 +294,7 @@ def test_every_word_counts(made_once: Told) -> None:
     assert [before for page, before, _ in edits(made_once.page, longer, "text") if not is_found(page, made_once)] == []
 
 
-def test_every_attribute_counts(made_once: Told) -> None:
+def test_every_attribute_counts(made_once: ReportWorld) -> None:
     def changed(tag: str) -> Iterator[str]:
         for match in re.finditer(r'="(?!data:)([^"]*)"', tag):
             yield f"{tag[: match.end(1)]}x{tag[match.end(1) :]}"
@@ -302,7 +302,7 @@ def test_every_attribute_counts(made_once: Told) -> None:
     assert [before for page, before, _ in edits(made_once.page, changed, "tag") if not is_found(page, made_once)] == []
 
 
-def test_no_tag_may_be_missing_or_be_there_twice(made_once: Told) -> None:
+def test_no_tag_may_be_missing_or_be_there_twice(made_once: ReportWorld) -> None:
     seen: set[str] = set()
 
     def changed(tag: str) -> Iterator[str]:
@@ -317,7 +317,7 @@ def rows_of(page: str) -> list[re.Match[str]]:
     return list(re.finditer(r"<tr>.*?</tr>\n?", page, re.DOTALL))
 
 
-def test_a_row_that_is_missing_or_added_is_found(made_once: Told) -> None:
+def test_a_row_that_is_missing_or_added_is_found(made_once: ReportWorld) -> None:
     page = made_once.page
     for row in rows_of(page):
         assert found_in(page[: row.start()] + page[row.end() :], made_once)
@@ -327,13 +327,13 @@ def test_a_row_that_is_missing_or_added_is_found(made_once: Told) -> None:
 @pytest.mark.parametrize(
     "addition", ["<!-- seen -->", "<?php echo 1 ?>", "<![CDATA[1]]>", "<!ELEMENT a>", "<p>1</p>", "1"]
 )
-def test_additions_are_found(made_once: Told, addition: str) -> None:
+def test_additions_are_found(made_once: ReportWorld, addition: str) -> None:
     page = made_once.page
     for place in (page.index("<ul class"), page.index("<article"), page.index("</main>")):
         assert found_in(page[:place] + addition + page[place:], made_once)
 
 
-def test_scripts_and_styles_are_part_of_it(made_once: Told) -> None:
+def test_scripts_and_styles_are_part_of_it(made_once: ReportWorld) -> None:
     page = made_once.page
     hidden = page.replace("</style>", ".against { display: none }\n</style>")
     assert "display: none" in found_in(hidden, made_once)[0].reported
@@ -341,7 +341,7 @@ def test_scripts_and_styles_are_part_of_it(made_once: Told) -> None:
     assert found_in(page.replace("<!DOCTYPE html>", "<!DOCTYPE html5>"), made_once)
 
 
-def test_the_first_difference_comes_first_and_long_lists_end(made_once: Told) -> None:
+def test_the_first_difference_comes_first_and_long_lists_end(made_once: ReportWorld) -> None:
     page = made_once.page
     spoiled = re.sub(r"(\d)\.(\d) %", lambda match: f"{match[1]}.{(int(match[2]) + 5) % 10} %", page)
     found = found_in(spoiled, made_once)
@@ -350,7 +350,7 @@ def test_the_first_difference_comes_first_and_long_lists_end(made_once: Told) ->
     assert len(found_in(page.replace("<tr>", "<tr><td></td>"), made_once)) == verifying.MOST_LISTED
 
 
-def test_of_long_texts_the_part_that_differs_is_shown(made_once: Told) -> None:
+def test_of_long_texts_the_part_that_differs_is_shown(made_once: ReportWorld) -> None:
     edited = made_once.page.replace("is not linear and", "is linear and")
     (difference,) = found_in(edited, made_once)
     assert difference.where == "How to read this"
@@ -435,7 +435,7 @@ ATTACKS: dict[str, Callable[[str], str]] = {
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_source_that_looks_otherwise_than_it_reads_is_found(made_once: Told, attack: str) -> None:
+def test_source_that_looks_otherwise_than_it_reads_is_found(made_once: ReportWorld, attack: str) -> None:
     attacked = ATTACKS[attack](made_once.page)
     assert attacked != made_once.page
     differences = found_in(attacked, made_once)
@@ -443,19 +443,19 @@ def test_source_that_looks_otherwise_than_it_reads_is_found(made_once: Told, att
     assert differences[0].reported != differences[0].found, "the two can be told apart"
 
 
-def test_what_a_report_does_not_write_is_named(made_once: Told) -> None:
+def test_what_a_report_does_not_write_is_named(made_once: ReportWorld) -> None:
     first = found_in(ATTACKS["row in an end tag"](made_once.page), made_once)[0]
     assert (first.reported, first.found) == ("</tr x='>", "</tr>")
     assert first.where.startswith("Images, image 1 (picture 0.png), #")
 
 
-def test_zeros_and_other_digits_before_a_number_are_found(made_once: Told) -> None:
+def test_zeros_and_other_digits_before_a_number_are_found(made_once: ReportWorld) -> None:
     for match in rounded_numbers(made_once.page)[:3]:
         for other in (f"0000{match[1]}", match[1].translate({ord("0") + digit: 0x660 + digit for digit in range(10)})):
             assert found_in(made_once.page[: match.start(1)] + other + made_once.page[match.end(1) :], made_once)
 
 
-def test_the_parts_of_a_page_put_together_are_the_page(made_once: Told) -> None:
+def test_the_parts_of_a_page_put_together_are_the_page(made_once: ReportWorld) -> None:
     for page in (made_once.page, *(attack(made_once.page) for attack in ATTACKS.values())):
         assert "".join(token.source for token in tokens(page)) == page
 
@@ -467,7 +467,7 @@ def memory_pictures(page: str) -> list[str]:
     return re.findall(r'<image id="[^>]*href="(data:[^"]*)"', page)
 
 
-def test_memory_pictures_that_are_swapped_are_found(made_once: Told) -> None:
+def test_memory_pictures_that_are_swapped_are_found(made_once: ReportWorld) -> None:
     page = made_once.page
     one, other, *_ = memory_pictures(page)
     swapped = other.join(part.replace(other, one) for part in page.split(one))
@@ -476,7 +476,7 @@ def test_memory_pictures_that_are_swapped_are_found(made_once: Told) -> None:
     assert second.reported == "one picture"
 
 
-def test_a_pixel_of_a_memory_picture_that_is_a_level_brighter_is_found(made_once: Told) -> None:
+def test_a_pixel_of_a_memory_picture_that_is_a_level_brighter_is_found(made_once: ReportWorld) -> None:
     page = made_once.page
     for uri in memory_pictures(page):
         pixels = pixels_in(uri)
@@ -484,7 +484,7 @@ def test_a_pixel_of_a_memory_picture_that_is_a_level_brighter_is_found(made_once
         assert found_in(page.replace(uri, exact_uri(pixels)), made_once)
 
 
-def test_a_memory_picture_that_is_none_is_found(made_once: Told) -> None:
+def test_a_memory_picture_that_is_none_is_found(made_once: ReportWorld) -> None:
     page = made_once.page
     uri = memory_pictures(page)[0]
     for other in (uri[:60], "data:image/png;base64,", "https://example.com/a.png", "data:image/svg+xml,%3Csvg/%3E"):
@@ -492,7 +492,7 @@ def test_a_memory_picture_that_is_none_is_found(made_once: Told) -> None:
         assert difference.reported.startswith("a picture in the report cannot be trusted: it ")
 
 
-def test_an_input_that_is_replaced_is_told_by_its_hash(reported: Told) -> None:
+def test_an_input_that_is_replaced_is_told_by_its_hash(reported: ReportWorld) -> None:
     page = reported.page
     uri = exact_uri(reported.pictures.pixels[2])
     (difference,) = found_in(page.replace(uri, exact_uri(noise(1, seed=99)[0])), reported)
@@ -562,12 +562,12 @@ def moving(picture: Image.Image, kind: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def gray() -> Told:
+def gray() -> ReportWorld:
     return told(network(shape=(1, 4, 4), memory=3), noise(2, (1, 4, 4)), shown=1)
 
 
 @pytest.mark.parametrize("trick", TRICKS)
-def test_a_picture_that_is_read_as_before_but_looks_different_is_found(gray: Told, trick: str) -> None:
+def test_a_picture_that_is_read_as_before_but_looks_different_is_found(gray: ReportWorld, trick: str) -> None:
     change, words = TRICKS[trick]
     page = gray.page
     inputs = exact_uri(gray.pictures.pixels[1])
@@ -582,14 +582,14 @@ def test_a_picture_that_is_read_as_before_but_looks_different_is_found(gray: Tol
 
 
 @pytest.mark.parametrize("trick", [trick for trick in TRICKS if "WebP" in trick])
-def test_where_a_picture_with_loss_belongs_it_is_looked_at_too(lossy: Told, trick: str) -> None:
+def test_where_a_picture_with_loss_belongs_it_is_looked_at_too(lossy: ReportWorld, trick: str) -> None:
     change, words = TRICKS[trick]
     remembered = memory_pictures(lossy.page)[0]
     (difference,) = found_in(lossy.page.replace(remembered, change(picture_of(pixels_in(remembered)))), lossy)
     assert words in difference.reported
 
 
-def test_a_picture_is_of_the_kind_that_belongs_there(small: Told, lossy: Told) -> None:
+def test_a_picture_is_of_the_kind_that_belongs_there(small: ReportWorld, lossy: ReportWorld) -> None:
     """What is stored with loss is not compared pixel by pixel, so it may not take the place of what is."""
     page = small.page
     exact = memory_pictures(page)[0]
@@ -603,7 +603,7 @@ def test_a_picture_is_of_the_kind_that_belongs_there(small: Told, lossy: Told) -
 
 
 @pytest.mark.parametrize("trick", ["palette", "gamma", "chromaticity", "colour profile", "orientation", "check sum"])
-def test_these_tricks_are_worth_finding(gray: Told, trick: str) -> None:
+def test_these_tricks_are_worth_finding(gray: ReportWorld, trick: str) -> None:
     """As the pixels that Pillow reads are the same."""
     pixels = gray.pictures.pixels[1]
     tricked = TRICKS[trick][0](picture_of(pixels))
@@ -611,7 +611,7 @@ def test_these_tricks_are_worth_finding(gray: Told, trick: str) -> None:
         assert torch.from_numpy(np.array(picture)).equal(pixels[0])
 
 
-def test_another_heatmap_is_found_and_a_little_rounding_is_not(made_once: Told) -> None:
+def test_another_heatmap_is_found_and_a_little_rounding_is_not(made_once: ReportWorld) -> None:
     page = made_once.page
     uris = re.findall(r'<img [^>]*alt="heatmap[^>]*src="(data:[^"]*)"', page)
     assert len(uris) > 5
@@ -623,7 +623,7 @@ def test_another_heatmap_is_found_and_a_little_rounding_is_not(made_once: Told) 
 
 
 @pytest.fixture(scope="module")
-def lossy() -> Told:
+def lossy() -> ReportWorld:
     """With memory pictures that are stored with loss."""
     shape = (3, 72, 72)
     model = network(shape=shape, memory=3, encoder=COARSE)
@@ -632,7 +632,7 @@ def lossy() -> Told:
     return told(model, noise(1, shape))
 
 
-def test_a_picture_by_another_version_of_the_library_is_equal(lossy: Told) -> None:
+def test_a_picture_by_another_version_of_the_library_is_equal(lossy: ReportWorld) -> None:
     page, pixels = lossy.page, smooth(72, 72)
     assert small_uri(pixels) in page
     for options in ({"quality": 82, "method": 6}, {"quality": 78, "method": 2}):
@@ -641,7 +641,7 @@ def test_a_picture_by_another_version_of_the_library_is_equal(lossy: Told) -> No
         assert found_in(page.replace(small_uri(pixels), other), lossy) == []
 
 
-def test_a_small_part_of_a_large_picture_that_is_another_is_found(lossy: Told) -> None:
+def test_a_small_part_of_a_large_picture_that_is_another_is_found(lossy: ReportWorld) -> None:
     page, pixels = lossy.page, smooth(72, 72)
     assert found_in(page.replace(small_uri(pixels), small_uri(smooth(72, 72).flip(1))), lossy)
     painted = pixels.clone()
@@ -651,7 +651,7 @@ def test_a_small_part_of_a_large_picture_that_is_another_is_found(lossy: Told) -
     assert found_in(page.replace(small_uri(pixels), uri_of(larger, "WEBP")), lossy)
 
 
-def test_a_bright_line_beside_a_dark_one_in_a_picture_with_loss_is_found(lossy: Told) -> None:
+def test_a_bright_line_beside_a_dark_one_in_a_picture_with_loss_is_found(lossy: ReportWorld) -> None:
     """Their mean is that of the picture without them."""
     page, pixels = lossy.page, smooth(72, 72)
     painted = pixels.int()
@@ -668,7 +668,7 @@ def test_a_bright_line_beside_a_dark_one_in_a_picture_with_loss_is_found(lossy: 
     assert (difference.reported, difference.found) == ("one picture", "another picture")
 
 
-def test_a_single_pixel_of_a_picture_with_loss_may_not_be_quite_another(lossy: Told) -> None:
+def test_a_single_pixel_of_a_picture_with_loss_may_not_be_quite_another(lossy: ReportWorld) -> None:
     """Of a square's 64 pixels, it changes neither the mean much nor how far they lie apart."""
     pixels = pixels_in(small_uri(smooth(72, 72))).float()
     painted = pixels.clone()
@@ -754,7 +754,7 @@ def test_a_manifest_of_the_wrong_kind_is_told_in_words(model: MemoryClassifier, 
         assert found, name
 
 
-def test_a_manifest_that_is_written_otherwise_is_found(made_once: Told) -> None:
+def test_a_manifest_that_is_written_otherwise_is_found(made_once: ReportWorld) -> None:
     page = made_once.page
     start, end = manifest_of(page)
     doubled = page[:start] + page[start:end].replace('"shown": 1', '"shown": 9, "shown": 1') + page[end:]
@@ -847,14 +847,14 @@ def test_other_names_of_memory_images_are_found(model: MemoryClassifier) -> None
     assert ".png" in others[0].reported
 
 
-def test_a_report_that_is_cut_anywhere_is_damaged_or_differs(made_once: Told) -> None:
+def test_a_report_that_is_cut_anywhere_is_damaged_or_differs(made_once: ReportWorld) -> None:
     page = made_once.page.rstrip()
     for place in range(0, len(page), len(page) // 97):
         assert is_found(page[:place], made_once), place
     assert is_found(page[:-1], made_once)
 
 
-def test_hostile_names_are_compared_like_any_other(made_once: Told) -> None:
+def test_hostile_names_are_compared_like_any_other(made_once: ReportWorld) -> None:
     page = made_once.page
     assert HOSTILE[0] not in page
     escaped = "&lt;img src=x onerror=alert(1)&gt;"

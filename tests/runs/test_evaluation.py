@@ -13,15 +13,15 @@ from PIL import Image
 
 from memwrap.data.labelled import DataSet, LabelledImages
 from memwrap.data.published import digits
+from memwrap.data.seeds import generator
 from memwrap.errors import DataError, RunError
-from memwrap.evaluation import Encoded, drawn_scores, draws_of
-from memwrap.loading import Model
-from memwrap.prediction import Prediction, predict_files
+from memwrap.models.evaluation import Encoded, drawn_scores, draws_of
+from memwrap.models.loading import Model
+from memwrap.models.prediction import Prediction, predict_files
 from memwrap.runs.evaluation import evaluate_run, finished_model, labelled_like
 from memwrap.runs.folder import Run, open_run
 from memwrap.runs.training import begin
-from memwrap.seeds import generator
-from memwrap.settings import Settings, with_changes
+from memwrap.training.settings import Settings, with_changes
 
 SETTINGS = Settings(
     encoder="tiny",

@@ -17,7 +17,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import memwrap
-from memwrap import store
 from memwrap.data.labelled import DataSet
 from memwrap.data.published import digits
 from memwrap.errors import RunError, SaveError
@@ -25,7 +24,8 @@ from memwrap.runs.data import data_of
 from memwrap.runs.evaluation import finished_model
 from memwrap.runs.folder import locked, open_run, refuse_if_taken, write_json
 from memwrap.runs.training import begin, resume
-from memwrap.settings import Settings
+from memwrap.storage import checkpoint
+from memwrap.training.settings import Settings
 from tests.runs.test_kill import processes
 
 SETTINGS = Settings(
@@ -130,7 +130,7 @@ def taken_by_a_hidden_file(path: Path, data: DataSet) -> None:
 
 
 def taken_by_a_model(path: Path, data: DataSet) -> None:
-    store.write(path, {}, {})
+    checkpoint.write(path, {}, {})
 
 
 def taken_by_a_file(path: Path, data: DataSet) -> None:
@@ -173,14 +173,14 @@ def test_of_two_that_begin_a_run_at_once_one_is_refused(
     data: DataSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "run"
-    write = store.write
+    write = checkpoint.write
 
     def write_and_be_overtaken(*arguments: Any) -> None:
         write(*arguments)
         monkeypatch.undo()
         begin(path, data, SETTINGS, "the quicker one")
 
-    monkeypatch.setattr(store, "write", write_and_be_overtaken)
+    monkeypatch.setattr(checkpoint, "write", write_and_be_overtaken)
     with pytest.raises(RunError, match="another run has been begun here meanwhile"):
         begin(path, data, SETTINGS, "the slower one")
     assert open_run(path).recipe == "the quicker one"

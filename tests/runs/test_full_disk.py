@@ -12,10 +12,10 @@ import torch
 import memwrap
 from memwrap.data.published import digits
 from memwrap.errors import SaveError, TrainingError
-from memwrap.runs import log
 from memwrap.runs.folder import open_run
 from memwrap.runs.training import begin, resume
-from memwrap.settings import Settings
+from memwrap.storage import log
+from memwrap.training.settings import Settings
 from tests.runs.test_kill import outcome, processes
 
 SETTINGS = Settings(

@@ -18,12 +18,11 @@ import pytest
 import torch
 
 import memwrap
-from memwrap import store
 from memwrap.data.published import digits
-from memwrap.runs import log
 from memwrap.runs.folder import open_run
 from memwrap.runs.training import begin, resume
-from memwrap.settings import Settings
+from memwrap.storage import checkpoint, log
+from memwrap.training.settings import Settings
 
 KILLS = 20
 
@@ -46,12 +45,12 @@ def train(path: Path, settings: Settings = SETTINGS) -> None:
 
 
 def is_finished(path: Path) -> bool:
-    return bool(path.exists() and store.read(path)[0]["training"]["finished"])
+    return bool(path.exists() and checkpoint.read(path)[0]["training"]["finished"])
 
 
 def outcome(path: Path) -> dict[str, Any]:
     """All that a finished run holds, but for names and times."""
-    settings, _ = store.read(path)
+    settings, _ = checkpoint.read(path)
     lines = log.read(path / "metrics.jsonl")
     timeless = [{key: line[key] for key in line if key not in ("seconds", "images_per_second")} for line in lines]
     raw = (path / "metrics.jsonl").read_text().splitlines()
@@ -163,7 +162,7 @@ def test_whichever_change_to_the_disk_was_the_last_the_run_ends_as_if_it_had_not
     for number in range(len(list(copies.iterdir()))):
         path = copies / str(number) / "run"
         check_what_a_kill_left(path)
-        steps.append(store.read(path)[0]["training"]["progress"]["step"] if path.exists() else -1)
+        steps.append(checkpoint.read(path)[0]["training"]["progress"]["step"] if path.exists() else -1)
         state = tuple(text.read_bytes() for text in (path / "model.json", path / "metrics.jsonl") if text.exists())
         if state not in states and not is_finished(path):  # to the end, once from each state
             train(path, SHORT)

@@ -10,12 +10,12 @@ from memwrap import RunError, SettingsError
 from memwrap.data.labelled import DataSet
 from memwrap.data.pictures import read_picture
 from memwrap.data.sources import open_data
-from memwrap.recipes import recipe
 from memwrap.report.page import memory_pixels
 from memwrap.runs.folder import Run, open_run
 from memwrap.runs.reporting import source_at
 from memwrap.runs.training import begin
-from memwrap.settings import with_changes
+from memwrap.training.recipes import recipe
+from memwrap.training.settings import with_changes
 from tests.cli import photos
 
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from memwrap.data.labelled import DataSet, HeldImages, LabelledImages
+from memwrap.data.seeds import generator
 from memwrap.errors import DataError, RunError
 from memwrap.runs.splits import Splits, from_json, split
-from memwrap.seeds import generator
-from memwrap.settings import VARIANTS, Settings
+from memwrap.training.settings import VARIANTS, Settings
 
 
 def images_of(labels: Tensor) -> LabelledImages:

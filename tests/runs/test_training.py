@@ -12,17 +12,17 @@ import torch
 from PIL import Image
 
 import memwrap
-from memwrap import store
 from memwrap.data.labelled import DataSet
 from memwrap.data.published import digits
+from memwrap.data.seeds import generator
 from memwrap.errors import DataError, NonFiniteError, RunError, SettingsError
-from memwrap.runs import log, training
+from memwrap.runs import training
 from memwrap.runs.data import data_for, data_of
 from memwrap.runs.evaluation import evaluate_run, finished_model
 from memwrap.runs.folder import open_run
 from memwrap.runs.training import begin, resume
-from memwrap.seeds import generator
-from memwrap.settings import Settings, with_changes
+from memwrap.storage import checkpoint, log
+from memwrap.training.settings import Settings, with_changes
 from tests.runs.test_kill import outcome
 
 SETTINGS = Settings(
@@ -209,9 +209,9 @@ def test_a_torn_line_and_epochs_that_were_not_saved_are_cut_on_resume(
 def test_seconds_go_on_counting(data: DataSet, tmp_path: Path) -> None:
     path = tmp_path / "run"
     begin(path, data, SETTINGS, "default").go_on(after(3))
-    settings, parts = store.read(path)
+    settings, parts = checkpoint.read(path)
     settings["training"]["seconds"] = 1000.0
-    store.write(path, settings, parts)
+    checkpoint.write(path, settings, parts)
     begun = resume(open_run(path), data)
     begun.go_on()
     assert begun.seconds > 1000
@@ -252,7 +252,7 @@ def finished(data: DataSet, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_finished_run_holds_no_state_of_an_optimiser(finished: Path) -> None:
-    settings, parts = store.read(finished)
+    settings, parts = checkpoint.read(finished)
     assert set(parts) == {"weights", "probe", "memory"}
     assert settings["training"]["finished"] is True
     assert not list(finished.glob("optimizer*"))
@@ -266,7 +266,7 @@ def test_a_finished_run_remembers_as_many_of_each_class_as_of_any_other(finished
 
 def test_what_is_remembered_are_training_images_and_the_record_says_which(finished: Path, data: DataSet) -> None:
     run, model = open_run(finished), memwrap.load(finished)
-    remembered = store.read(finished)[0]["training"]["remembered"]
+    remembered = checkpoint.read(finished)[0]["training"]["remembered"]
     assert len(set(remembered)) == 25
     assert set(remembered) <= set(run.splits.train.tolist())
     images = data.train.at(torch.tensor(remembered))
@@ -284,7 +284,7 @@ def test_the_model_of_a_finished_run_predicts(finished: Path, data: DataSet) -> 
 
 def test_a_standard_run_holds_no_memory(data: DataSet, tmp_path: Path) -> None:
     trained(tmp_path / "run", data, changed(variant="standard"))
-    settings, parts = store.read(tmp_path / "run")
+    settings, parts = checkpoint.read(tmp_path / "run")
     assert set(parts) == {"weights", "probe"}
     assert "remembered" not in settings["training"]
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from memwrap.settings import AUGMENTATIONS
+from memwrap.data.transform import Transform
 from memwrap.training.augmentation import ERASED, NUMBERS, SHIFT, draw, prepared
-from memwrap.transform import Transform
+from memwrap.training.settings import AUGMENTATIONS
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 GEOMETRIC = ("flip", "shift", "affine")

@@ -8,13 +8,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwrap.recipes import recipe, settled
-from memwrap.settings import SettledSettings
+from memwrap.training.recipes import recipe, resolve_settings
 from memwrap.training.schedule import learning_rate
+from memwrap.training.settings import ResolvedSettings
 
 
 def rates(per_epoch: int, **given: Any) -> list[float]:
-    settings = SettledSettings(**{"warmup": 0, **given})
+    settings = ResolvedSettings(**{"warmup": 0, **given})
     return [learning_rate(settings, step, per_epoch) for step in range(settings.epochs * per_epoch)]
 
 
@@ -46,7 +46,7 @@ def test_drops_are_torch_s_multi_step_schedule() -> None:
 
 @pytest.mark.parametrize(("name", "drops"), [("svhn", [20, 30]), ("cifar10", [150, 225])])
 def test_the_paper_s_rates_fall_after_these_epochs(name: str, drops: list[int]) -> None:
-    settings = settled(recipe(name), 5000, tuple("0123456789"))
+    settings = resolve_settings(recipe(name), 5000, tuple("0123456789"))
     per_epoch = 5000 // 128
     found = [learning_rate(settings, step, per_epoch) for step in range(settings.epochs * per_epoch)]
     falls = [step for step in range(1, len(found)) if found[step] < found[step - 1]]
@@ -57,7 +57,7 @@ def test_the_paper_s_rates_fall_after_these_epochs(name: str, drops: list[int]) 
 @given(st.integers(1, 400).flatmap(lambda epochs: st.tuples(st.just(epochs), st.integers(1, epochs))))
 def test_a_share_that_stands_for_whole_epochs_drops_after_them(case: tuple[int, int]) -> None:
     epochs, after = case
-    settings = SettledSettings(epochs=epochs + 1, schedule="steps", drops=(after / (epochs + 1),), warmup=0)
+    settings = ResolvedSettings(epochs=epochs + 1, schedule="steps", drops=(after / (epochs + 1),), warmup=0)
     assert [learning_rate(settings, epoch, 1) == 0.1 for epoch in (after - 1, after)] == [True, False]
 
 

@@ -6,9 +6,9 @@ from safetensors.torch import load, save
 from torch import Tensor
 from torch.testing import assert_close
 
-from memwrap.loading import Model
-from memwrap.training.loop import optimizer_for
+from memwrap.models.loading import Model
 from memwrap.training.state import optimizer_tensors, restore_optimizer
+from memwrap.training.trainer import optimizer_for
 from tests.training.toys import same_weights, toy_model, toy_settings
 
 KINDS = {"sgd": {"momentum_buffer"}, "adamw": {"step", "exp_avg", "exp_avg_sq"}}

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy, log_softmax
 from torch.testing import assert_close
 
 import memwrap
-from memwrap.loading import Model
+from memwrap.models.loading import Model
 from memwrap.training.step import Batch, Outcome, in_two_passes, training_step
 
 LR, MOMENTUM, DECAY = 0.1, 0.9, 5e-4

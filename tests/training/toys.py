@@ -7,11 +7,11 @@ from torch import nn
 
 import memwrap
 from memwrap.data.labelled import HeldImages, LabelledImages
-from memwrap.loading import Model
-from memwrap.settings import SettledSettings
+from memwrap.data.transform import Transform
+from memwrap.models.loading import Model
 from memwrap.training import Trainer
-from memwrap.training.loop import EpochMetrics
-from memwrap.transform import Transform
+from memwrap.training.settings import ResolvedSettings
+from memwrap.training.trainer import EpochMetrics
 
 CLASSES = 3
 IMAGES = 22
@@ -43,10 +43,10 @@ def toy_data(count: int = IMAGES) -> LabelledImages:
     return LabelledImages(HeldImages(pixels), labels, tuple(f"{number}.png" for number in range(count)))
 
 
-def toy_settings(**given: Any) -> SettledSettings:
+def toy_settings(**given: Any) -> ResolvedSettings:
     """Two epochs of four steps, with everything random that there is."""
     usual = {"epochs": 2, "batch_size": 5, "memory_size": 7, "warmup": 0.25, "seed": 3}
-    return SettledSettings(**{**usual, "augment": ("flip", "shift", "affine", "colour", "erase"), **given})
+    return ResolvedSettings(**{**usual, "augment": ("flip", "shift", "affine", "colour", "erase"), **given})
 
 
 def trained(trainer: Trainer, steps: int | None = None) -> list[EpochMetrics]:

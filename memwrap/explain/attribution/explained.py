@@ -1,0 +1,104 @@
+"""What is explained: the logit of the predicted class, as a function of the input's pixels and of memory samples'."""
+
+import operator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from memwrap.errors import InputError, NoMemoryError
+from memwrap.explain.model import ExplainableModel
+from memwrap.metrics import predict_classes
+from memwrap.nn.memory import RememberedMemory
+from memwrap.nn.modes import evaluation_mode
+from memwrap.nn.precision import exact_convolutions, exact_products
+
+
+@dataclass(frozen=True, eq=False)
+class Explained:
+    """f(x, m_1 .. m_k): the logit of the class `target` that the model predicts for an image.
+
+    The memory is cut to the samples that the image uses, which leaves the prediction as it is. `moved` are those whose
+    pixels are arguments of f; `still` are the others, which stay as they are remembered. image (C, H, W)
+    """
+
+    model: ExplainableModel
+    memory: RememberedMemory
+    image: Tensor
+    target: int
+    moved: tuple[int, ...]
+    still: tuple[int, ...]
+
+    def __call__(self, images: Tensor, samples: Tensor | None = None) -> Tensor:
+        """images (N, C, H, W), samples (N, k, C, H, W) -> f of each row, (N,). None where no sample moves."""
+        # Each row has a memory of its own. In one that all rows share, as in the published code, the samples of
+        # different steps of a path would compete for one row's attention.
+        pixels = images.unsqueeze(1) if samples is None else torch.cat([images.unsqueeze(1), samples], dim=1)
+        encodings = self.model.encode(pixels.flatten(0, 1)).reshape(*pixels.shape[:2], -1)
+        if pixels.requires_grad and torch.is_grad_enabled() and not encodings.requires_grad:
+            raise InputError(
+                "the encoder lets no gradient through to its images, as under torch.no_grad; "
+                "use method='occlusion', which needs none"
+            )
+        still = self.memory.encodings[list(self.still)].expand(len(images), -1, -1)
+        logits: Tensor = self.model.layer(encodings[:, 0], torch.cat([encodings[:, 1:], still], dim=1))
+        return logits[:, self.target]
+
+    def arguments(self) -> tuple[Tensor, ...]:
+        """Where f is explained: the image (1, C, H, W) and, if any move, the samples (1, k, C, H, W)."""
+        # A copy, as tensors made in inference mode could not take part in a gradient.
+        image = self.image.detach().clone().unsqueeze(0)
+        if not self.moved:
+            return (image,)
+        return image, self.memory.images[list(self.moved)].unsqueeze(0)
+
+
+@contextmanager
+def with_gradients(model: ExplainableModel) -> Iterator[None]:
+    """Evaluation mode in full precision, with gradients for those who ask; afterwards all modes are as before."""
+    reference = model.reference
+    with evaluation_mode(model), torch.enable_grad(), exact_products(reference), exact_convolutions(reference):
+        yield
+
+
+def explained(
+    model: ExplainableModel, image: Tensor, shown: int | None, asked: Sequence[int] | None, name: str
+) -> Explained:
+    """What is to be explained of one image (C, H, W), in evaluation mode.
+
+    asked: the samples that move; None for as many of the strongest as `shown` says, and for all used if that is None.
+    name: of `asked`, for errors.
+    """
+    memory = model.remembered
+    if memory is None:
+        raise NoMemoryError("the model has no memory to explain; model.remember(memory_images, labels) gives it one")
+    with torch.no_grad():
+        reading = model.read(image.unsqueeze(0))
+    used = _used(reading.weights[0])
+    moved = used[:shown] if asked is None else _among(used, asked, name, len(memory))
+    still = tuple(index for index in used if index not in set(moved))
+    return Explained(model, memory, image, int(predict_classes(reading.logits)), moved, still)
+
+
+def _used(weights: Tensor) -> tuple[int, ...]:
+    """The samples of positive weight, the strongest first, of equal ones the lower index. weights (M,)"""
+    order = weights.argsort(descending=True, stable=True)
+    return tuple(order[: int((weights > 0).sum())].tolist())
+
+
+def _among(used: tuple[int, ...], asked: Sequence[int], name: str, samples: int) -> tuple[int, ...]:
+    """The samples asked for, if the image uses all of them."""
+    try:
+        indices = tuple(operator.index(index) for index in asked)
+    except TypeError:
+        raise InputError(f"{name} is {asked!r}; expected the indices of memory samples") from None
+    if unused := [index for index in indices if index not in used]:
+        raise InputError(
+            f"{name} asks for memory sample {unused[0]}, which has no weight for its image and so no part in the "
+            f"prediction; used are {', '.join(map(str, sorted(used)))} of {samples}"
+        )
+    if len(set(indices)) < len(indices):
+        raise InputError(f"{name} is {list(indices)}; expected each memory sample once")
+    return indices

@@ -1,0 +1,1 @@
+"""Classifiers with a memory: wrapping, predicting, loading."""

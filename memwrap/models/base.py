@@ -1,0 +1,183 @@
+"""What all models share: an encoder, a last layer of ours, pictures turned into what they take, and a folder."""
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from memwrap.data.transform import Transform
+from memwrap.errors import InputError, SaveError, brief
+from memwrap.models.architectures import describe
+from memwrap.models.surgery.modules import get_logits
+from memwrap.nn.checks import check_images, check_logits
+from memwrap.nn.layer import MemoryWrap
+from memwrap.nn.modes import evaluation_mode
+from memwrap.nn.precision import exact_convolutions, exact_products
+from memwrap.nn.tracing import checks_enabled
+from memwrap.storage import checkpoint
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What the classifier was before its last layer was taken out."""
+
+    layer: str  # the name of that layer
+    num_classes: int  # its output
+    image_shape: tuple[int, int, int]  # channels, height and width that it was tried on; others may do as well
+
+
+class EncoderModel(nn.Module, ABC):
+    """An encoder and a last layer. Images are float tensors, normalised as the encoder wants them.
+
+    classes: the names of the classes, if they have been given.
+    """
+
+    def __init__(self, encoder: nn.Module, layer: MemoryWrap | nn.Linear, origin: Origin) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.layer = layer
+        self.origin = origin
+        self.classes: tuple[str, ...] | None = None
+        self._transform: Transform | None = None
+
+    @property
+    def transform(self) -> Transform:
+        """Makes of a Pillow picture or a uint8 tensor what this model takes; saved with the model."""
+        if self._transform is None:
+            raise InputError(
+                "the model does not know how its images are normalised; say it once: "
+                "model.transform = memwrap.Transform(shape=(3, 32, 32), mean=(...), std=(...))"
+            )
+        return self._transform
+
+    @transform.setter
+    def transform(self, transform: Transform | None) -> None:
+        self._transform = transform
+
+    def class_name(self, label: int) -> str:
+        """What a class is called; its number if no names have been given."""
+        return self.classes[label] if self.classes else str(label)
+
+    @property
+    @abstractmethod
+    def reference(self) -> Tensor:
+        """A weight of the last layer, which tells the model's dtype and device."""
+
+    @property
+    def channels(self) -> int:
+        """How many channels its images have."""
+        return self.origin.image_shape[0]
+
+    @property
+    def in_features(self) -> int:
+        """D, the length of an encoding."""
+        return self.layer.in_features
+
+    def encode(self, images: Tensor) -> Tensor:
+        """images (B, channels, H, W) -> encodings (B, D), as the layer takes them"""
+        if checks_enabled(images):
+            check_images(images, self.channels)
+        return self._encode(images, "images")
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Store the model, its memory included, in a folder of safetensors and JSON that `memwrap.load` reads.
+
+        A model that the folder holds is replaced, once the new one is whole; other files stay. The classifier's code is
+        not stored: to load a hand-written one, it has to be given again.
+        """
+        checkpoint.write(Path(folder), *self.pack())
+
+    def pack(self) -> tuple[dict[str, Any], checkpoint.Parts]:
+        """What `save` stores: settings (JSON values) and tensors."""
+        architecture = describe(self.encoder, self.origin.layer, self.origin.num_classes, self.origin.image_shape[0])
+        kind, state = type(self.encoder), self.state_dict()
+        settings = {
+            "classifier": {
+                "architecture": None if architecture is None else asdict(architecture),
+                "class": f"{kind.__module__}.{kind.__qualname__}",
+                **asdict(self.origin),
+            },
+            "layer": self.layer_settings(),
+            "classes": self.classes,
+            "transform": None if self._transform is None else asdict(self._transform),
+            "frozen": [name for name, parameter in self.named_parameters() if not parameter.requires_grad],
+            "state_versions": _versions(state),
+        }
+        return settings, {"weights": _tensors_only(state), "probe": self._probe()}
+
+    @abstractmethod
+    def layer_settings(self) -> dict[str, Any]:
+        """What builds such a last layer, its variant among it."""
+
+    def probe_logits(self, probe: dict[str, Tensor]) -> Tensor:
+        """What tells whether two models compute the same: logits in evaluation mode and full precision.
+
+        probe: images (B, channels, H, W) and memory (M, channels, H, W) -> (B, C)
+        """
+        with evaluation_mode(self), exact_products(probe["images"]), exact_convolutions(probe["images"]):
+            return self._probe_pass(probe)
+
+    @abstractmethod
+    def _probe_pass(self, probe: dict[str, Tensor]) -> Tensor:
+        """The logits (B, C) of the probe's images, with its memory if there is one."""
+
+    def _probe(self) -> dict[str, Tensor]:
+        generator = torch.Generator().manual_seed(0)
+        shapes = {"images": (2, *self.origin.image_shape), "memory": (3, *self.origin.image_shape)}
+        probe = {name: torch.randn(shape, generator=generator).to(self.reference) for name, shape in shapes.items()}
+        logits = self.probe_logits(probe)
+        check_logits(logits)  # now, as nobody could load such a model
+        return {**probe, "logits": logits}
+
+    def _encode(self, images: Tensor, name: str) -> Tensor:
+        """(N, channels, H, W) -> (N, D), or (B, M, channels, H, W) -> (B, M, D)"""
+        if not checks_enabled(images):
+            return _rowwise(lambda rows: get_logits(self.encoder(rows)), images)
+        try:
+            encodings = _rowwise(lambda rows: get_logits(self.encoder(rows)), images)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            if _described(images) == self._known_images():
+                raise
+            raise InputError(
+                f"the encoder cannot take {name} of {_described(images)}; it is known to take {self._known_images()}: "
+                f"resize, cast or move them ({brief(error)})"
+            ) from error
+        if encodings.shape != (*images.shape[:-3], self.in_features):
+            raise InputError(
+                f"{name} of {_described(images)} are encoded to {tuple(encodings.shape)}; expected encodings of length "
+                f"{self.in_features}, as for {self._known_images()}: resize them"
+            )
+        return encodings
+
+    def _known_images(self) -> str:
+        return _described(self.reference.new_empty(0, *self.origin.image_shape))
+
+
+def _rowwise(encode: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
+    """Encode images (N, channels, H, W), or (B, M, channels, H, W) as B times M of them."""
+    if images.ndim != 5:
+        return encode(images)
+    return encode(images.flatten(0, 1)).reshape(*images.shape[:2], -1)
+
+
+def _described(images: Tensor) -> str:
+    return f"{tuple(images.shape[-3:])}, {images.dtype}, on {images.device}"
+
+
+def _tensors_only(state: dict[str, Any]) -> dict[str, Tensor]:
+    if others := [name for name, value in state.items() if not isinstance(value, Tensor)]:
+        raise SaveError(f"the classifier keeps state that is no tensor ({', '.join(others)}); it cannot be saved")
+    return state
+
+
+def _versions(state: dict[str, Any]) -> dict[str, int]:
+    """The version of each module's state, by which torch's modules recognise the states of older ones."""
+    metadata = getattr(state, "_metadata", {})
+    return {name: facts["version"] for name, facts in metadata.items() if "version" in facts}

@@ -1,0 +1,119 @@
+"""A model back from its folder: the classifier rebuilt, its weights and memory put in, and the result proved."""
+
+import os
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from memwrap.data.transform import Transform
+from memwrap.errors import LoadError, MemwrapError, brief
+from memwrap.models.architectures import Architecture, build
+from memwrap.models.base import Origin
+from memwrap.models.classifier import MemoryClassifier
+from memwrap.models.standard import StandardClassifier
+from memwrap.models.surgery.modules import remove_layer
+from memwrap.models.wrapping import assemble, copy_of
+from memwrap.nn.memory import RememberedMemory
+from memwrap.storage import checkpoint
+
+Model = MemoryClassifier | StandardClassifier
+
+# How far logits may lie from the stored ones, relative to the largest: other machines round differently, other
+# architectures differ by far more.
+TOLERANCES = {torch.float64: 1e-8, torch.float32: 5e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+
+_GIVE = "give the classifier as it was when it was saved: memwrap.load(..., classifier=...)"
+
+
+def load(
+    folder: str | os.PathLike[str], classifier: nn.Module | None = None, *, device: str | torch.device = "cpu"
+) -> Model:
+    """The model that `save` stored, in evaluation mode, with its memory.
+
+    classifier: one of the same architecture, needed for hand-written ones; its weights and its number of classes do not
+    matter, and it is not changed. None rebuilds it by name. Either way, stored logits of a stored probe must come out.
+    """
+    path = Path(folder)
+    return unpack(path, *checkpoint.read(path), classifier).to(device).eval()
+
+
+def unpack(path: Path, settings: dict[str, Any], parts: checkpoint.Parts, classifier: nn.Module | None = None) -> Model:
+    """The model that `pack` gave these settings and tensors, which lay at `path`; in training mode."""
+    given = None if classifier is None else copy_of(classifier)
+    try:
+        model = _assemble(path, settings, given)
+        _put_in(model, parts["weights"], settings["state_versions"])
+        for name in settings["frozen"]:
+            model.get_parameter(name).requires_grad_(False)
+        _prove(model, parts["probe"])
+        model.classes = None if settings["classes"] is None else tuple(settings["classes"])
+        model.transform = None if settings["transform"] is None else Transform(**settings["transform"])
+        if isinstance(model, MemoryClassifier) and "memory" in parts:
+            model.restore(RememberedMemory(**parts["memory"]))
+    except LoadError as error:
+        raise LoadError(f"{path}: {error}") from error
+    except (KeyError, TypeError, AttributeError, MemwrapError) as error:
+        raise LoadError(f"{path}: the saved model is incomplete or contradicts itself ({brief(error)})") from error
+    return model
+
+
+def _assemble(path: Path, settings: dict[str, Any], given: nn.Module | None) -> Model:
+    saved = settings["classifier"]
+    if given is not None:
+        encoder = given
+    elif saved["architecture"] is not None:
+        encoder = build(Architecture(**saved["architecture"]))
+    else:
+        raise LoadError(
+            f"its classifier, {saved['class']}, cannot be rebuilt from a name and arguments; "
+            f'give one that is built as it was: memwrap.load("{path}", classifier=...)'
+        )
+    try:
+        remove_layer(encoder, saved["layer"])
+    except AttributeError as error:
+        raise LoadError(f"the classifier has no layer {saved['layer']!r}, which the saved one had; {_GIVE}") from error
+    origin = Origin(saved["layer"], saved["num_classes"], tuple(saved["image_shape"]))
+    return assemble(encoder, settings["layer"], origin)
+
+
+def _put_in(model: Model, weights: dict[str, Tensor], versions: dict[str, int]) -> None:
+    _match_dtypes(model, weights)
+    state: Any = OrderedDict(weights)
+    state._metadata = {name: {"version": version} for name, version in versions.items()}
+    try:
+        model.load_state_dict(state)
+    except (RuntimeError, ValueError) as error:
+        lines = " ".join(line.strip() for line in str(error).splitlines()[:4])
+        raise LoadError(f"the saved weights do not fit the classifier ({lines}); {_GIVE}") from error
+
+
+def _match_dtypes(model: Model, weights: dict[str, Tensor]) -> None:
+    """Cast the model to the precision that was saved, tensor by tensor where it is mixed."""
+    dtypes = {tensor.dtype for tensor in weights.values() if tensor.is_floating_point()}
+    if len(dtypes) == 1:
+        model.to(dtypes.pop())  # with buffers that are not saved
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if name in weights:
+            tensor.data = tensor.data.to(weights[name].dtype)
+
+
+def _prove(model: Model, probe: dict[str, Tensor]) -> None:
+    """The stored logits must come out for the stored images."""
+    expected = probe["logits"]
+    if expected.numel() == 0 or not expected.isfinite().all():
+        raise LoadError("the stored logits of the probe are empty or not finite: the saved model is damaged")
+    try:
+        logits = model.probe_logits(probe)
+    except Exception as error:
+        raise LoadError(f"the classifier takes the saved weights but fails ({brief(error)}); {_GIVE}") from error
+    alike = (logits.shape, logits.dtype) == (expected.shape, expected.dtype)
+    allowed = TOLERANCES[logits.dtype] * float(expected.abs().max())
+    difference = float((logits - expected).abs().max()) if alike else float("inf")
+    if not difference <= allowed:
+        raise LoadError(
+            "the classifier takes the saved weights but computes something else: the logits of the stored probe differ "
+            f"by {difference:.2g}, allowed is {allowed:.2g}; {_GIVE}"
+        )

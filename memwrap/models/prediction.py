@@ -1,0 +1,65 @@
+"""A model's word on pictures."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from memwrap.data.files import Unreadable, image_files, read_files
+from memwrap.metrics import predict_classes, top_is_counterfactual
+from memwrap.models.classifier import MemoryClassifier
+from memwrap.models.loading import Model
+from memwrap.nn.modes import evaluation_mode
+
+AT_ONCE = 32
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a model makes of one picture.
+
+    uncertain: whether the memory sample that counted most is one that the model itself puts into another class; None
+    without a memory of two samples or more.
+    """
+
+    path: str
+    label: int
+    name: str
+    probability: float
+    uncertain: bool | None
+
+
+def predict_files(model: Model, paths: Sequence[Path]) -> Iterator[Prediction | Unreadable]:
+    """For each image file in turn, and each one in folders, what the model makes of it."""
+    files = image_files(paths)
+    for start in range(0, len(files), AT_ONCE):
+        yield from _predict(model, files[start : start + AT_ONCE])
+
+
+def judge(model: Model, images: Tensor) -> tuple[Tensor, Tensor | None]:
+    """images (B, channels, H, W) as the model takes them -> logits (B, C), and whether each is uncertain (B,)"""
+    with evaluation_mode(model):
+        if not isinstance(model, MemoryClassifier):
+            return model(images), None
+        reading = model.read(images)
+        memory = model.remembered
+        if memory is None or memory.predictions is None:
+            return reading.logits, None
+        return reading.logits, top_is_counterfactual(
+            reading.weights, predict_classes(reading.logits), memory.predictions
+        )
+
+
+def _predict(model: Model, files: Sequence[Path]) -> list[Prediction | Unreadable]:
+    transform = model.transform
+    pixels, unreadable = read_files(files, transform.shape, transform.fit)
+    results: dict[str, Prediction | Unreadable] = {each.path: each for each in unreadable}
+    if pixels:
+        logits, uncertain = judge(model, transform(torch.stack(list(pixels.values())).to(model.reference.device)))
+        labels, probabilities = predict_classes(logits).tolist(), logits.softmax(dim=1).tolist()
+        for row, (file, label) in enumerate(zip(pixels, labels, strict=True)):
+            doubt = None if uncertain is None else bool(uncertain[row])
+            results[str(file)] = Prediction(str(file), label, model.class_name(label), probabilities[row][label], doubt)
+    return [results[str(file)] for file in files]

@@ -1,0 +1,36 @@
+"""The plain classifier: the paper's Standard, to compare a memory with."""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from memwrap.models.base import EncoderModel
+
+STANDARD = "standard"
+
+
+class StandardClassifier(EncoderModel):
+    """An encoder and a linear layer, with no memory."""
+
+    layer: nn.Linear
+
+    @property
+    def reference(self) -> Tensor:
+        """A weight of the last layer, which tells the model's dtype and device."""
+        return self.layer.weight
+
+    def forward(self, images: Tensor) -> Tensor:
+        """images (B, channels, H, W) -> logits (B, C)"""
+        logits: Tensor = self.layer(self.encode(images))
+        return logits
+
+    def layer_settings(self) -> dict[str, Any]:
+        """The arguments that build such a layer, and that it is a plain one."""
+        return {
+            "in_features": self.layer.in_features,
+            "num_classes": self.layer.out_features,
+            "variant": STANDARD,
+        }
+
+    def _probe_pass(self, probe: dict[str, Tensor]) -> Tensor:
+        return self.forward(probe["images"])

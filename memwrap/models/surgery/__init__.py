@@ -1,0 +1,1 @@
+"""Finding a classifier's last layer and replacing it."""

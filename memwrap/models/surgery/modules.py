@@ -1,0 +1,111 @@
+"""Operations on a classifier: copying it, running it, and putting another module in the place of a layer."""
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from memwrap.errors import WrapError, brief
+
+
+def get_logits(output: object) -> Tensor:
+    """The logits (B, C) in what a classifier returns: a tensor, or an object with `.logits` and perhaps others."""
+    logits = output if isinstance(output, Tensor) else getattr(output, "logits", None)
+    if not isinstance(logits, Tensor):
+        raise WrapError(
+            f"the classifier returns a {type(output).__name__}; expected a tensor (B, C), or an object with .logits"
+        )
+    return logits
+
+
+def copy_module(classifier: nn.Module) -> nn.Module:
+    """A copy that can be changed; a WrapError says why there can be none."""
+    if not isinstance(classifier, nn.Module):
+        raise WrapError(f"classifier is a {type(classifier).__name__}; expected a torch.nn.Module")
+    # torch.compile's shell around a module; what is made of the copy can be compiled in its turn.
+    classifier = getattr(classifier, "_orig_mod", classifier)
+    if isinstance(classifier, torch.jit.ScriptModule):
+        raise WrapError(
+            "classifier is a ScriptModule, whose layers cannot be replaced; give the module it was made from"
+        )
+    if any(isinstance(parameter, nn.UninitializedParameter) for parameter in classifier.parameters()):
+        raise WrapError("classifier has lazy layers without weights yet; run one batch through it first")
+    if any(parameter.is_meta for parameter in classifier.parameters()):
+        raise WrapError("classifier is on the meta device, without weights; give it some: classifier.to_empty(...)")
+    try:
+        duplicate = copy.deepcopy(classifier)
+    except Exception as error:
+        raise WrapError(f"the classifier cannot be copied ({brief(error)})") from error
+    if {id(module) for module in duplicate.modules()} & {id(module) for module in classifier.modules()}:
+        raise WrapError("a copy of the classifier shares modules with it; let its __deepcopy__ copy them")
+    return duplicate
+
+
+@contextmanager
+def forbid_calls(classifier: nn.Module) -> Iterator[None]:
+    """Refuses, with a WrapError, when a copy that runs meanwhile calls a module of the classifier it was made from."""
+
+    def refuse(name: str) -> None:
+        raise WrapError(
+            f"a copy of the classifier still calls {name or 'forward'} of the original, through a function or hook "
+            "that refers to it; write these as methods that use self"
+        )
+
+    handles = [
+        module.register_forward_pre_hook(lambda *_, name=name: refuse(name))
+        for name, module in classifier.named_modules()
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def remove_layer(classifier: nn.Module, name: str) -> None:
+    """Put an identity in the place of the layer, so that the classifier returns that layer's input: the encodings."""
+    for parent, key in _places(classifier, name):
+        parent._modules[key] = nn.Identity()
+
+
+@contextmanager
+def replace_layer(classifier: nn.Module, name: str, replacement: nn.Module) -> Iterator[None]:
+    """Another module in the layer's place, for a while."""
+    layer, places = classifier.get_submodule(name), _places(classifier, name)
+    try:
+        for parent, key in places:
+            parent._modules[key] = replacement
+        yield
+    finally:
+        for parent, key in places:
+            parent._modules[key] = layer
+
+
+@contextmanager
+def preserve_buffers(classifier: nn.Module) -> Iterator[None]:
+    """Puts back what a pass in training mode changes: the statistics of batch normalisation, and the like."""
+    before = [(module._buffers, copy.deepcopy(module._buffers)) for module in classifier.modules()]
+    try:
+        yield
+    finally:
+        for buffers, values in before:
+            buffers.clear()
+            buffers.update(values)
+
+
+@contextmanager
+def preserve_random_state(model: nn.Module) -> Iterator[None]:
+    """Puts back the random numbers of the CPU and of the model's own cards, and touches no other card."""
+    cards = {parameter.get_device() for parameter in model.parameters() if parameter.is_cuda}
+    with torch.random.fork_rng(devices=sorted(cards)):
+        yield
+
+
+def _places(classifier: nn.Module, name: str) -> list[tuple[nn.Module, str]]:
+    """Where the layer of that name is registered, as (parent, key); a shared layer has several places."""
+    layer = classifier.get_submodule(name)
+    return [
+        (parent, key) for parent in classifier.modules() for key, child in parent._modules.items() if child is layer
+    ]

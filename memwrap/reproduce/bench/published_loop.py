@@ -1,0 +1,129 @@
+"""Training as the authors of the paper published it, said again in plain words, to measure ours against.
+
+What it has in common with theirs is what costs time: pictures that are made into tensors one by one, in the process
+that trains; a new iterator over the memory's loader in each step, which shuffles the whole training set for one draw;
+two passes of the encoder, in fp16 with loss scaling on a GPU; and their layer, from the package `memorywrap`. Nothing
+is read back from the device, as they read nothing. Both loaders pin their memory, and cuDNN is told to be
+deterministic, as theirs is.
+"""
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, Dataset
+from torchvision import transforms
+
+from memwrap.data.labelled import LabelledImages
+from memwrap.data.transform import Transform
+from memwrap.models.classifier import MemoryClassifier
+from memwrap.models.surgery.modules import get_logits
+from memwrap.reproduce.bench.packages import taken_from
+from memwrap.reproduce.bench.timing import Cudnn
+from memwrap.training.settings import ResolvedSettings
+
+PACKAGE = "memorywrap"
+CUDNN = Cudnn(benchmark=False, deterministic=True)
+
+
+class Pictures(Dataset[tuple[Tensor, int]]):
+    """Images and labels, of which each is a Pillow picture before it becomes a tensor (3, H, W)."""
+
+    def __init__(self, data: LabelledImages, transform: Transform) -> None:
+        pixels = torch.cat(list(data.images.batches([torch.arange(len(data))])))
+        self._pixels: np.ndarray[Any, Any] = pixels.permute(0, 2, 3, 1).contiguous().numpy()
+        self._labels = data.labels.tolist()
+        self._transform = transforms.Compose(
+            [transforms.ToTensor(), transforms.Normalize(transform.mean, transform.std)]
+        )
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return self._transform(Image.fromarray(self._pixels[index])), self._labels[index]
+
+
+class PublishedModel(nn.Module):
+    """An encoder, and the layer of `memorywrap`."""
+
+    def __init__(self, encoder: nn.Module, layer: nn.Module) -> None:
+        super().__init__()
+        self.encoder, self.layer = encoder, layer
+
+    def forward(self, images: Tensor, memory: Tensor) -> Tensor:
+        """images (B, 3, H, W), memory (M, 3, H, W) -> logits (B, C)"""
+        logits: Tensor = self.layer(get_logits(self.encoder(images)), get_logits(self.encoder(memory)))
+        return logits
+
+
+def published_layer() -> Any:
+    """The published layer's class; a MissingPackageError if it is not there."""
+    return taken_from(PACKAGE, "MemoryWrapLayer")
+
+
+def published_model(model: MemoryClassifier) -> PublishedModel:
+    """The same weights around the published layer; a MissingPackageError if it is not there."""
+    layer = published_layer()(model.in_features, model.layer.num_classes)
+    first, second = model.layer.head.first, model.layer.head.second
+    layer.classifier.fc1.load_state_dict(first.state_dict())
+    assert second is not None  # as the paper's head has two layers
+    layer.classifier.fc2.load_state_dict(second.state_dict())
+    return PublishedModel(copy.deepcopy(model.encoder), layer).to(model.reference.device)
+
+
+class PublishedLoop:
+    """Trains such a model on labelled images, by the paper's settings."""
+
+    def __init__(
+        self, model: PublishedModel, data: LabelledImages, settings: ResolvedSettings, transform: Transform
+    ) -> None:
+        self.model, self.settings = model, settings
+        self.device = next(model.parameters()).device
+        on_gpu = self.device.type == "cuda"
+        pictures = Pictures(data, transform)
+        # One generator draws for both, as torch's own did.
+        options: dict[str, Any] = {
+            "shuffle": True,
+            "drop_last": True,
+            "pin_memory": on_gpu,
+            "num_workers": 0,
+            "generator": torch.Generator().manual_seed(settings.seed),
+        }
+        self.loader = DataLoader(pictures, settings.batch_size, **options)
+        self.memory_loader = DataLoader(pictures, settings.memory_size, **options)
+        self.optimizer = torch.optim.SGD(
+            model.parameters(),
+            settings.lr,
+            momentum=settings.momentum,
+            weight_decay=settings.weight_decay,
+            nesterov=True,
+        )
+        self.scheduler = torch.optim.lr_scheduler.MultiStepLR(
+            self.optimizer, [round(share * settings.epochs) for share in settings.drops]
+        )
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=on_gpu)
+
+    def losses(self) -> Iterator[Tensor]:
+        """Train, a step at a time; its loss (), still on the device."""
+        self.model.train()
+        for _ in range(self.settings.epochs):
+            for images, labels in self.loader:
+                memory, _ = next(iter(self.memory_loader))
+                yield self.step(images.to(self.device), labels.to(self.device), memory.to(self.device))
+            self.scheduler.step()
+
+    def step(self, images: Tensor, labels: Tensor, memory: Tensor) -> Tensor:
+        """The arithmetic of one step: images (B, 3, H, W), labels (B,), memory (M, 3, H, W) -> loss ()"""
+        self.optimizer.zero_grad()
+        with torch.autocast(self.device.type, dtype=torch.float16, enabled=self.device.type == "cuda"):
+            loss = cross_entropy(self.model(images, memory), labels)
+        self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        return loss.detach()

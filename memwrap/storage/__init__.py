@@ -1,0 +1,1 @@
+"""Files: checkpoints, logs, locks and hashes."""

@@ -1,0 +1,76 @@
+"""From settings to a new model."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from memwrap import encoders
+from memwrap.data.labelled import Images
+from memwrap.data.seeds import derive_seed
+from memwrap.data.statistics import channel_statistics
+from memwrap.data.transform import Transform
+from memwrap.encoders.blocks import Classifier
+from memwrap.encoders.registry import TIMM, timm_facts
+from memwrap.models.loading import Model
+from memwrap.models.wrapping import wrap, wrap_own
+from memwrap.training.settings import ResolvedSettings, Settings
+
+
+def size_for(settings: Settings) -> int | None:
+    """The size of the images that the encoder wants; None leaves it to the images."""
+    if settings.size is None and settings.encoder is not None and settings.encoder.startswith(TIMM):
+        return int(timm_facts(settings.encoder)["input_size"][-1])
+    return settings.size
+
+
+def new_model(settings: ResolvedSettings, classes: Sequence[str], images: Images) -> Model:
+    """A model for these classes and images of this shape, untrained but for pretrained weights.
+
+    images: the training images, whose colours are measured where the settings do not say how to normalise.
+    """
+    shape = images.shape
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive_seed(settings.seed, "weights"))
+        classifier = _classifier(settings, len(classes), shape)
+        options: dict[str, Any] = {}
+        if settings.variant != "standard":
+            options = {"head": settings.head, "project": settings.project}
+        if isinstance(classifier, Classifier):
+            model = wrap_own(classifier, settings.variant, shape, **options)
+        else:
+            model = wrap(classifier, settings.variant, example=torch.zeros(2, *shape), **options)
+    model.classes = tuple(classes)
+    model.transform = _transform(settings, images)
+    return model
+
+
+def _classifier(settings: ResolvedSettings, num_classes: int, shape: tuple[int, int, int]) -> nn.Module:
+    channels, height, _ = shape
+    arguments: dict[str, Any] = {}
+    if settings.encoder.startswith(TIMM):
+        if settings.pretrained or settings.weights:
+            arguments["pretrained"] = True
+        if settings.weights:
+            arguments["pretrained_cfg_overlay"] = {"file": settings.weights}
+        facts = timm_facts(settings.encoder)
+        if facts.get("fixed_input_size") and height != facts["input_size"][-1]:
+            arguments["img_size"] = height  # of transformers, whose position embeddings are made for one size
+    return encoders.create(settings.encoder, num_classes, channels, **arguments)
+
+
+def _transform(settings: ResolvedSettings, images: Images) -> Transform:
+    if settings.mean is not None and settings.std is not None:
+        mean, std = settings.mean, settings.std
+    elif settings.pretrained or settings.weights:
+        facts = timm_facts(settings.encoder)
+        mean, std = (_by_channel(facts[name], images.shape[0]) for name in ("mean", "std"))
+    else:
+        mean, std = channel_statistics(images)
+    return Transform(images.shape, mean, std, settings.fit)
+
+
+def _by_channel(values: Sequence[float], channels: int) -> tuple[float, ...]:
+    """A value for each channel; where there are not so many, as for grey images, their mean."""
+    return tuple(values) if len(values) == channels else (sum(values) / len(values),) * channels

@@ -1,0 +1,117 @@
+"""The function that is explained: the prediction's logit, with the used memory alone, and a memory for each row."""
+
+import re
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from memwrap import InputError, MemoryClassifier, NoMemoryError, StaleMemoryError
+from memwrap.explain.attribution.explained import Explained, explained, with_gradients
+
+
+def the_task(
+    model: MemoryClassifier, image: Tensor, shown: int | None = None, asked: list[int] | None = None
+) -> Explained:
+    with with_gradients(model):
+        return explained(model, image, shown, asked, "samples[0]")
+
+
+def test_f_is_the_logit_of_the_predicted_class(trained: tuple[MemoryClassifier, Tensor]) -> None:
+    model, images = trained
+    with torch.no_grad():
+        for image in images[:8]:
+            logits = model(image.unsqueeze(0))[0]
+            for shown in (None, 3):
+                task = the_task(model, image, shown)
+                assert task.target == int(logits.argmax())
+                assert_close(task(*task.arguments())[0], logits.max())
+
+
+def test_all_used_samples_move_or_stand_still_the_strongest_first(trained: tuple[MemoryClassifier, Tensor]) -> None:
+    model, images = trained
+    weights = model.read(images[:1]).weights[0].detach()
+    used = weights.argsort(descending=True)[: int((weights > 0).sum())].tolist()
+    assert 3 < len(used) < 100
+    assert the_task(model, images[0]).moved == tuple(used)
+    assert the_task(model, images[0]).still == ()
+    task = the_task(model, images[0], shown=3)
+    assert (task.moved, task.still) == (tuple(used[:3]), tuple(used[3:]))
+    assert the_task(model, images[0], shown=3, asked=[used[5], used[1]]).moved == (used[5], used[1])
+    assert the_task(model, images[0], shown=1000).moved == tuple(used)
+    assert the_task(model, images[0], asked=[]).still == tuple(used)
+
+
+def test_of_equally_strong_samples_the_lower_index_comes_first(
+    by_hand: MemoryClassifier, like_the_first: Tensor
+) -> None:
+    by_hand.remember(like_the_first.repeat(40, 1, 1, 1), [0] * 40)
+    assert the_task(by_hand, like_the_first[0], shown=3).moved == (0, 1, 2)
+
+
+def test_rows_do_not_see_each_other_nor_each_others_memory(trained: tuple[MemoryClassifier, Tensor]) -> None:
+    model, images = trained
+    task = the_task(model, images[0], shown=4)
+    pixels, samples = torch.randn(6, 1, 8, 8), torch.randn(6, 4, 1, 8, 8)
+    with with_gradients(model), torch.no_grad():
+        together = task(pixels, samples)
+        alone = torch.cat([task(pixels[row : row + 1], samples[row : row + 1]) for row in range(6)])
+    assert_close(together, alone)
+    assert together.std() > 0.01
+
+
+def test_moved_samples_are_arguments_and_the_others_stay_as_remembered(
+    trained: tuple[MemoryClassifier, Tensor],
+) -> None:
+    model, images = trained
+    task = the_task(model, images[0], shown=4)
+    image, samples = torch.randn(1, 1, 8, 8), torch.randn(1, 4, 1, 8, 8)
+    memory = torch.cat([samples[0], model.remembered.images[list(task.still)]])
+    with torch.no_grad():
+        assert_close(task(image, samples)[0], model(image, memory=memory)[0, task.target])
+
+
+def test_nothing_but_arguments_gets_a_gradient(remembering: MemoryClassifier, images: Tensor) -> None:
+    with with_gradients(remembering):
+        task = explained(remembering, images[0], 2, None, "")
+        arguments = [argument.requires_grad_() for argument in task.arguments()]
+        task(*arguments).sum().backward(inputs=arguments)
+    assert all(argument.grad.abs().sum() > 0 for argument in arguments)
+    assert remembering.remembered.images.grad is None
+    assert not remembering.remembered.images.requires_grad
+    assert not images.requires_grad
+
+
+def test_a_model_without_memory_says_what_to_do(remembering: MemoryClassifier, images: Tensor) -> None:
+    remembering.forget()
+    with pytest.raises(NoMemoryError, match=re.escape("model.remember(memory_images, labels) gives it one")):
+        the_task(remembering, images[0])
+
+
+def test_a_stale_memory_is_refused(remembering: MemoryClassifier, images: Tensor) -> None:
+    nn.init.zeros_(remembering.layer.head.first.bias)
+    with pytest.raises(StaleMemoryError, match=re.escape("call model.remember(images, labels) again")):
+        the_task(remembering, images[0])
+
+
+BAD_SAMPLES = {
+    "unused": ([0, 2], "samples[0] asks for memory sample 2, which has no weight for its image"),
+    "which are used": ([1], "prediction; used are 0 of 3"),
+    "beyond the memory": ([3], "samples[0] asks for memory sample 3"),
+    "from the end": ([-3], "samples[0] asks for memory sample -3"),
+    "twice": ([0, 0], "samples[0] is [0, 0]; expected each memory sample once"),
+    "words": (["first"], "samples[0] is ['first']; expected the indices of memory samples"),
+    "a number": (0, "samples[0] is 0; expected the indices of memory samples"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_SAMPLES)
+def test_samples_that_cannot_move_are_refused(case: str, by_hand: MemoryClassifier, like_the_first: Tensor) -> None:
+    asked, message = BAD_SAMPLES[case]
+    with pytest.raises(InputError, match=re.escape(message)):
+        the_task(by_hand, like_the_first[0], asked=asked)
+
+
+def test_indices_may_come_in_a_tensor(by_hand: MemoryClassifier, like_the_first: Tensor) -> None:
+    assert the_task(by_hand, like_the_first[0], asked=torch.tensor([0])).moved == (0,)

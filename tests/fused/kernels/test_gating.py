@@ -1,0 +1,160 @@
+"""Means and gating by kernels against torch in float64, on a GPU; without one, slowly, by Triton's interpreter."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from memwrap import InputError
+from tests.with_kernels import DEVICE, INTERPRETED, run_by_the_interpreter, runs_kernels, starts_the_interpreter
+
+SHAPES = [
+    (1, 8, 1, 1),
+    (5, 20, 2, 2),  # rows that no wide load fits
+    (4, 65, 3, 5),
+    (3, 8, 2, 2),
+    (2, 96, 16, 16),  # more positions than a program takes at a time
+]
+
+
+@starts_the_interpreter
+def test_gating_by_the_interpreter() -> None:
+    run_by_the_interpreter(__file__)
+
+
+def numbers(*shape: int, dtype: torch.dtype, seed: int = 0) -> Tensor:
+    """Not around zero, as a sum that goes wrong would be too; in channels_last."""
+    drawn = torch.randn(*shape, generator=torch.Generator().manual_seed(seed)) + 0.5
+    return drawn.to(DEVICE, dtype, memory_format=torch.channels_last)
+
+
+def exactly(tensor: Tensor) -> Tensor:
+    return tensor.detach().double().requires_grad_()
+
+
+def assert_rounded(found: Tensor, exact: Tensor, numbers_added: int) -> None:
+    """Rounded once, at the end: what float32 lost before is little, even of numbers that cancel out."""
+    once = torch.finfo(found.dtype).eps / (1 if INTERPRETED else 2)  # the interpreter cuts off what a GPU rounds
+    assert_close(found.double(), exact, rtol=once + 1e-6, atol=1e-6 * numbers_added)
+
+
+def is_channels_last(maps: Tensor) -> bool:
+    return maps.is_contiguous(memory_format=torch.channels_last)
+
+
+def check_means(shape: tuple[int, int, int, int], dtype: torch.dtype) -> None:
+    from memwrap.fused.kernels.gating import means
+
+    maps = numbers(*shape, dtype=dtype).requires_grad_()
+    exact_maps = exactly(maps)
+    found, exact = means(maps), exact_maps.mean(dim=(2, 3), keepdim=True)
+    assert found.dtype == dtype
+    assert_rounded(found, exact, numbers_added=1)
+    gradient = numbers(*exact.shape, dtype=dtype, seed=1)
+    (of_maps,) = torch.autograd.grad(found, maps, gradient)
+    (exact_of_maps,) = torch.autograd.grad(exact, exact_maps, gradient.double())
+    assert is_channels_last(of_maps)
+    assert_rounded(of_maps, exact_of_maps, numbers_added=1)
+
+
+def check_gated(shape: tuple[int, int, int, int], dtype: torch.dtype, gates_dtype: torch.dtype) -> None:
+    from memwrap.fused.kernels.gating import gated
+
+    maps = numbers(*shape, dtype=dtype).requires_grad_()
+    gates = numbers(*shape[:2], 1, 1, dtype=gates_dtype, seed=1).requires_grad_()
+    exact_maps, exact_gates = exactly(maps), exactly(gates)
+    found, exact = gated(maps, gates), exact_maps * exact_gates
+    assert found.dtype == dtype
+    assert is_channels_last(found)
+    assert_rounded(found, exact, numbers_added=1)
+    gradient = numbers(*shape, dtype=dtype, seed=2)
+    of_maps, of_gates = torch.autograd.grad(found, (maps, gates), gradient)
+    exact_of_maps, exact_of_gates = torch.autograd.grad(exact, (exact_maps, exact_gates), gradient.double())
+    assert of_gates.dtype == gates_dtype
+    assert is_channels_last(of_maps)
+    assert_rounded(of_maps, exact_of_maps, numbers_added=1)
+    assert_rounded(of_gates, exact_of_gates, numbers_added=shape[2] * shape[3])
+
+
+@runs_kernels
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_means(shape: tuple[int, int, int, int], dtype: torch.dtype) -> None:
+    check_means(shape, dtype)
+
+
+@runs_kernels
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_gated(shape: tuple[int, int, int, int], dtype: torch.dtype) -> None:
+    check_gated(shape, dtype, dtype)
+
+
+@runs_kernels
+def test_maps_and_gates_may_differ_in_dtype() -> None:
+    check_gated((2, 8, 2, 2), torch.bfloat16, torch.float32)
+    check_gated((2, 8, 2, 2), torch.float32, torch.bfloat16)
+
+
+@runs_kernels
+def test_several_programs_share_the_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many are shared, with less of each at a time: here 2 images, and but one for the last program."""
+    from memwrap.fused.kernels import gating
+
+    monkeypatch.setattr(gating, "_TILE", 128)
+    shape = (5, 40, 2, 2)
+    assert gating._image_grid(torch.empty(shape)) == (3 * 3,)  # times blocks of channels
+    check_means(shape, torch.float32)
+    check_gated(shape, torch.float32, torch.float32)
+
+
+@runs_kernels
+def test_what_lies_otherwise_in_memory_gives_the_same() -> None:
+    from memwrap.fused.kernels.gating import gated, means
+
+    maps, gates = numbers(3, 8, 2, 3, dtype=torch.float32), numbers(3, 8, 1, 1, dtype=torch.float32, seed=1)
+    turned = gates.flatten(1).t().contiguous().t().view(3, 8, 1, 1)
+    among_others = numbers(3, 8, 2, 2, dtype=torch.float32)[:, :, :1, :1].copy_(gates)
+    in_planes = maps.contiguous()
+    assert not any(each.is_contiguous() for each in (turned, among_others))
+    assert not is_channels_last(in_planes)
+    expected = gated(maps, gates)
+    assert gated(maps, turned).equal(expected)
+    assert gated(maps, among_others).equal(expected)
+    assert gated(in_planes, gates).equal(expected)
+    assert is_channels_last(gated(in_planes, gates))
+    assert means(in_planes).equal(means(maps))
+
+
+@runs_kernels
+def test_gradients_may_lie_otherwise_in_memory() -> None:
+    """A sum's gradient is a single number, expanded."""
+    from memwrap.fused.kernels.gating import gated, means
+
+    maps = numbers(2, 8, 2, 3, dtype=torch.float32).requires_grad_()
+    gates = numbers(2, 8, 1, 1, dtype=torch.float32, seed=1).requires_grad_()
+    of_maps, of_gates = torch.autograd.grad(gated(maps, gates).sum(), (maps, gates))
+    assert of_maps.equal(gates.detach().expand_as(maps))
+    assert_close(of_gates, maps.detach().sum(dim=(2, 3), keepdim=True))
+    (of_maps,) = torch.autograd.grad(means(maps).sum(), maps)
+    assert_close(of_maps, torch.full_like(maps, 1 / 6))
+
+
+@runs_kernels
+def test_gates_that_do_not_belong_to_the_maps_are_refused() -> None:
+    from memwrap.fused.kernels.gating import gated
+
+    maps = torch.zeros(2, 8, 2, 2, device=DEVICE)
+    with pytest.raises(InputError, match=r"gates of shape \(1, 8, 1, 1\) for maps of shape \(2, 8, 2, 2\); expected"):
+        gated(maps, torch.zeros(1, 8, 1, 1, device=DEVICE))
+
+
+@runs_kernels
+def test_maps_that_the_kernels_cannot_count_are_refused() -> None:
+    from memwrap.fused.kernels.gating import gated, means
+
+    maps = torch.zeros(1, 1, 1, 1).expand(2**16, 2**15, 1, 1)
+    with pytest.raises(InputError, match="hold 2147483648 numbers"):
+        means(maps)
+    with pytest.raises(InputError, match="hold 2147483648 numbers"):
+        gated(maps, maps)

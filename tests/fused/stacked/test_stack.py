@@ -1,0 +1,104 @@
+"""Steps of stacked runs, by the kernel against those by torch."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from memwrap.fused.stacked.stack import Stack, StackedSgd
+from tests.training.toys import toy_model
+from tests.with_kernels import DEVICE, INTERPRETED, run_by_the_interpreter, runs_kernels, starts_the_interpreter
+
+RUNS = 2
+RATES = (0.1, 0.05, 0.02)
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU, as only those capture graphs")
+
+
+@starts_the_interpreter
+def test_steps_by_the_interpreter() -> None:
+    run_by_the_interpreter(__file__)
+
+
+class Stepping:
+    """A stack of runs that differ, and their optimiser. Losses are products, so gradients are what is given."""
+
+    def __init__(self, kernels: bool, precision: torch.dtype, momentum: float = 0.9, clip: float = 0.0) -> None:
+        self.stack = Stack(toy_model().to(DEVICE), RUNS, precision, kernels)
+        self.rate = torch.zeros((), device=DEVICE)
+        self.optimizer = StackedSgd(self.stack, self.rate, momentum, 0.01, clip)
+        self.factors = {name: torch.zeros_like(leaf) for name, leaf in self.stack.leaves.items()}
+        self.start()
+
+    def start(self) -> None:
+        self.stack.load([toy_model(seed=seed).to(DEVICE) for seed in range(RUNS)])
+        self.optimizer.forget()
+
+    def draw(self, number: int) -> None:
+        """What one step needs: gradients of the runs differ in length, and one weight has none."""
+        self.rate.fill_(RATES[number])
+        generator = torch.Generator().manual_seed(number)
+        for factor in self.factors.values():
+            drawn = torch.randn(factor.shape, generator=generator)
+            factor.copy_(torch.cat([drawn[:1] / 50, drawn[1:]]))
+
+    def step(self) -> None:
+        self.optimizer.zero_grad()
+        used = list(self.stack.leaves)[1:]
+        products = [(self.stack.leaves[name] * self.factors[name]).sum(dtype=torch.float32) for name in used]
+        torch.autograd.backward(torch.stack(products).sum())
+        self.optimizer.step()
+
+
+def check_same(one: Stack, other: Stack) -> None:
+    for name, weight in one.weights.items():
+        assert_close(weight, other.weights[name], rtol=1e-5, atol=2e-6)
+        check_copy(one.leaves[name], weight)
+
+
+def check_copy(leaf: Tensor, weight: Tensor) -> None:
+    if INTERPRETED:  # it cuts off what a GPU rounds
+        assert_close(leaf.float(), weight, rtol=torch.finfo(leaf.dtype).eps, atol=0)
+    else:
+        assert leaf.equal(weight.to(leaf.dtype))
+
+
+@runs_kernels
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("clip", [0.0, 1.0])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_the_kernel_takes_the_steps_of_torch(momentum: float, clip: float, precision: torch.dtype) -> None:
+    """Also if runs have been there before."""
+    by_kernel, by_torch = (Stepping(kernels, precision, momentum, clip) for kernels in (True, False))
+    by_kernel.draw(2)
+    by_kernel.step()
+    by_kernel.start()
+    for number in range(len(RATES)):
+        for each in (by_kernel, by_torch):
+            each.draw(number)
+            each.step()
+        check_same(by_kernel.stack, by_torch.stack)
+
+
+@needs_gpu
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("clip", [0.0, 1.0])
+def test_a_graph_takes_the_steps_that_python_does(clip: float, precision: torch.dtype) -> None:
+    captured, eager = (Stepping(True, precision, clip=clip) for _ in range(2))
+    warm = torch.cuda.Stream()
+    warm.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(warm):
+        captured.step()
+    torch.cuda.current_stream().wait_stream(warm)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured.step()
+    captured.optimizer.settle()
+    captured.start()
+    for number in range(len(RATES)):
+        captured.draw(number)
+        graph.replay()
+        eager.draw(number)
+        eager.step()
+        for name, weight in eager.stack.weights.items():
+            assert weight.equal(captured.stack.weights[name]), name
+            assert eager.stack.leaves[name].equal(captured.stack.leaves[name]), name

@@ -1,0 +1,301 @@
+"""Saved models come back the same, proved by their probe; what cannot come back says why."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+import memwrap
+from memwrap import LoadError, MemoryClassifier, NonFiniteError, SaveError, WrapError
+from memwrap.storage import checkpoint
+from tests import networks
+
+
+@pytest.fixture
+def plain() -> MemoryClassifier:
+    """A hand-written network that has seen some data."""
+    classifier = networks.Plain()
+    classifier(torch.randn(20, 3, 8, 8))
+    return memwrap.wrap(classifier).eval()
+
+
+@pytest.mark.parametrize("arguments", [{}, {"variant": "only_memory"}, {"head": "linear", "project": 6}])
+def test_a_model_comes_back_with_its_memory(
+    arguments: dict[str, str], images: Tensor, memory: Tensor, labels: Tensor, tmp_path: Path
+) -> None:
+    model = memwrap.wrap(memwrap.encoders.create("tiny", num_classes=4), **arguments).eval()
+    model.remember(memory, labels)
+    model.save(tmp_path)
+    loaded = memwrap.load(tmp_path)
+    assert not loaded.training
+    assert loaded.layer.settings() == model.layer.settings()
+    assert loaded.origin == model.origin
+    with torch.no_grad():
+        reading, expected = loaded.read(images), model.read(images)
+    assert_close(reading.logits, expected.logits, atol=0, rtol=0)
+    assert_close(reading.weights, expected.weights, atol=0, rtol=0)
+    for name, tensor in model.remembered.tensors().items():
+        assert_close(loaded.remembered.tensors()[name], tensor, atol=0, rtol=0)
+
+
+def test_a_model_without_memory_comes_back_without(model: MemoryClassifier, images: Tensor, tmp_path: Path) -> None:
+    model.save(tmp_path)
+    loaded = memwrap.load(tmp_path)
+    assert loaded.remembered is None
+    assert_close(loaded(images, memory=images), model(images, memory=images), atol=0, rtol=0)
+
+
+def test_a_memory_of_one_comes_back(model: MemoryClassifier, images: Tensor, tmp_path: Path) -> None:
+    model.remember(images[:1], [0])
+    model.save(tmp_path)
+    assert memwrap.load(tmp_path).remembered.predictions is None
+
+
+def test_a_changed_number_of_classes_comes_back(images: Tensor, tmp_path: Path) -> None:
+    model = memwrap.wrap(memwrap.encoders.create("tiny", num_classes=10), num_classes=3).eval()
+    model.save(tmp_path)
+    assert memwrap.load(tmp_path)(images, memory=images).shape == (5, 3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_precision_comes_back(dtype: torch.dtype, images: Tensor, tmp_path: Path) -> None:
+    model = memwrap.wrap(memwrap.encoders.create("tiny", num_classes=4)).eval().to(dtype)
+    model.remember(images.to(dtype), [0] * 5)
+    model.save(tmp_path)
+    loaded = memwrap.load(tmp_path)
+    assert {parameter.dtype for parameter in loaded.parameters()} == {dtype}
+    with torch.no_grad():
+        assert_close(loaded(images.to(dtype)), model(images.to(dtype)), atol=0, rtol=0)
+
+
+def test_a_hand_written_classifier_has_to_be_given(plain: MemoryClassifier, images: Tensor, tmp_path: Path) -> None:
+    plain.remember(images, [0] * 5)
+    plain.save(tmp_path)
+    with pytest.raises(LoadError, match=re.escape(f'memwrap.load("{tmp_path}", classifier=...)')):
+        memwrap.load(tmp_path)
+    given = networks.Plain()
+    before = {name: value.clone() for name, value in given.state_dict().items()}
+    loaded = memwrap.load(tmp_path, classifier=given)
+    with torch.no_grad():
+        assert_close(loaded(images), plain(images), atol=0, rtol=0)
+    assert_close(dict(given.state_dict()), before, atol=0, rtol=0)
+
+
+class Leaky(networks.Plain):
+    """The same weights, another activation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body[2] = nn.LeakyReLU(0.1)
+
+
+class Wider(networks.Plain):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(3, 7, 3), nn.BatchNorm2d(7), nn.ReLU())
+        self.fc = nn.Linear(7, networks.CLASSES)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (Leaky, "the classifier takes the saved weights but computes something else"),
+        (Wider, "the saved weights do not fit the classifier"),
+        (networks.Headless, "the classifier has no layer 'fc', which the saved one had"),
+    ],
+)
+def test_another_classifier_than_the_saved_one_is_refused(
+    given: type[nn.Module], message: str, plain: MemoryClassifier, tmp_path: Path
+) -> None:
+    plain.save(tmp_path)
+    with pytest.raises(LoadError, match=re.escape(message)):
+        memwrap.load(tmp_path, classifier=given())
+
+
+def edit(folder: Path, path: list[str], value: object) -> None:
+    """Set one field of the manifest."""
+    manifest = json.loads((folder / "model.json").read_text())
+    place = manifest
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    (folder / "model.json").write_text(json.dumps(manifest))
+
+
+def test_a_name_that_now_builds_another_network_is_noticed(model: MemoryClassifier, tmp_path: Path) -> None:
+    model.save(tmp_path)
+    edit(tmp_path, ["classifier", "architecture", "name"], "resnet18")
+    with pytest.raises(LoadError, match="the saved weights do not fit the classifier"):
+        memwrap.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (
+            ["classifier", "architecture", "source"],
+            "os",
+            "the classifier is of 'os'; known are encoders, torchvision, transformers",
+        ),
+        (["classifier", "architecture", "name"], "timm:hf-hub:someone/model", "timm has no model"),
+        (["classifier", "architecture", "arguments", "checkpoint_path"], "x", "name a source of weights"),
+        (["classifier", "layer"], "no.such.layer", "has no layer 'no.such.layer'"),
+        (["classifier"], {}, "incomplete or contradicts itself (KeyError"),
+        (["layer", "variant"], "nothing", "incomplete or contradicts itself (InputError"),
+        (["layer", "variant"], "standard", "the saved weights do not fit the classifier"),
+        (["layer", "colour"], "red", "incomplete or contradicts itself (TypeError"),
+        (["files"], {}, "incomplete or contradicts itself (KeyError: 'weights'"),
+    ],
+)
+def test_a_manifest_that_makes_no_sense_is_refused(
+    path: list[str], value: object, message: str, model: MemoryClassifier, tmp_path: Path
+) -> None:
+    model.save(tmp_path)
+    edit(tmp_path, path, value)
+    with pytest.raises(LoadError, match=re.escape(message)):
+        memwrap.load(tmp_path)
+
+
+def test_torchvision_and_transformers_build_only_models_by_the_names_they_know() -> None:
+    from memwrap.models.architectures import Architecture, build
+
+    for architecture in (
+        Architecture("torchvision", "os.system", {}),
+        Architecture("torchvision", "resnet18", {"weights": "DEFAULT"}),
+        Architecture("transformers", "pipeline", {}),
+        Architecture("transformers", "AutoTokenizer", {}),
+        Architecture("transformers", "GPT2LMHeadModel", {}),
+        Architecture("transformers", "AutoModelForImageClassification", {}),
+        Architecture("transformers", "TimmWrapperForImageClassification", {"architecture": "hf-hub:someone/model"}),
+        Architecture("transformers", "ViTForImageClassification", {"attn_implementation": "someone/kernels"}),
+        Architecture("transformers", "ViTForImageClassification", {"quantization_config": {"load_in_4bit": True}}),
+    ):
+        with pytest.raises(LoadError, match="cannot be built here"):
+            build(architecture)
+
+
+def test_a_model_that_predicts_nan_is_not_saved_over_a_good_one(model: MemoryClassifier, tmp_path: Path) -> None:
+    model.save(tmp_path)
+    nn.init.constant_(model.layer.head.second.bias, torch.nan)
+    with pytest.raises(NonFiniteError):
+        model.save(tmp_path)
+    memwrap.load(tmp_path)
+
+
+def test_state_that_is_no_tensor_cannot_be_saved(tmp_path: Path) -> None:
+    class Stateful(networks.Plain):
+        def get_extra_state(self) -> object:
+            return {"anything": 1}
+
+        def set_extra_state(self, state: object) -> None: ...
+
+    with pytest.raises(SaveError, match=re.escape("keeps state that is no tensor (encoder._extra_state)")):
+        memwrap.wrap(Stateful()).save(tmp_path)
+
+
+class Raising(networks.Plain):
+    """The same weights, and no way to run them."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        raise RuntimeError("out of order")
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        (networks.Plain, WrapError, "classifier is a type; expected a torch.nn.Module"),
+        ("cpu", WrapError, "classifier is a str; expected a torch.nn.Module"),
+        (memwrap.wrap(networks.Plain()), WrapError, "classifier is a model of memwrap"),
+        (Raising(), LoadError, "takes the saved weights but fails (RuntimeError: out of order)"),
+        (networks.ReturnsTuple(), LoadError, "takes the saved weights but fails (WrapError: the classifier returns"),
+    ],
+)
+def test_what_cannot_be_a_classifier_is_refused_and_the_file_is_not_blamed(
+    given: object, error: type[Exception], message: str, plain: MemoryClassifier, tmp_path: Path
+) -> None:
+    plain.save(tmp_path)
+    with pytest.raises(error, match=re.escape(message)):
+        memwrap.load(tmp_path, classifier=given)
+
+
+def test_a_compiled_classifier_can_be_given(plain: MemoryClassifier, tmp_path: Path) -> None:
+    plain.save(tmp_path)
+    memwrap.load(tmp_path, classifier=torch.compile(networks.Plain(), backend="eager"))
+
+
+class NormalisedInFull(networks.Plain):
+    """Computes in bfloat16, except for batch normalisation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.to(torch.bfloat16).body[1].float()
+
+    def encode(self, images: Tensor) -> Tensor:
+        maps = self.body[1](self.body[0](images).float())
+        return self.body[2](maps).to(images.dtype).mean((2, 3))
+
+
+def test_mixed_precision_comes_back(tmp_path: Path) -> None:
+    model = memwrap.wrap(NormalisedInFull()).eval()
+    model.save(tmp_path)
+    loaded = memwrap.load(tmp_path, classifier=NormalisedInFull().float())
+    assert {name: value.dtype for name, value in loaded.state_dict().items()} == {
+        name: value.dtype for name, value in model.state_dict().items()
+    }
+
+
+def test_frozen_weights_come_back_frozen(model: MemoryClassifier, tmp_path: Path) -> None:
+    model.encoder.requires_grad_(False)
+    model.save(tmp_path)
+    loaded = memwrap.load(tmp_path)
+    assert not any(parameter.requires_grad for parameter in loaded.encoder.parameters())
+    assert all(parameter.requires_grad for parameter in loaded.layer.parameters())
+
+
+def replace_part(folder: Path, part: str, **changes: Tensor) -> None:
+    """Exchange tensors of a part, with a manifest that fits."""
+    settings, parts = checkpoint.read(folder)
+    parts[part].update(changes)
+    parts[part] = {name: tensor for name, tensor in parts[part].items() if tensor is not GONE}
+    checkpoint.write(folder, {key: settings[key] for key in settings if key not in ("format", "files")}, parts)
+
+
+GONE = torch.empty(0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"labels": torch.arange(5) + 3}, "labels go from 3 to 7; expected 0 to 3"),
+        ({"labels": torch.zeros(4, dtype=torch.int64)}, "memory holds 5 images but 4 labels"),
+        ({"predictions": torch.full((5,), -1)}, "labels go from -1 to -1"),
+        ({"encodings": torch.randn(5, 127)}, "memory has shape (5, 127)"),
+        ({"encodings": torch.randn(4, 128)}, "memory holds 5 images but 4 encodings"),
+        ({"encodings": torch.full((5, 128), torch.nan)}, "memory: 5 of 5 vectors hold NaN"),
+        ({"images": torch.zeros(5, 3, 8, 8, dtype=torch.uint8)}, "images has dtype torch.uint8"),
+        ({"labels": GONE}, "missing 1 required positional argument: 'labels'"),
+    ],
+)
+def test_a_memory_that_makes_no_sense_is_refused(
+    changes: dict[str, Tensor], message: str, model: MemoryClassifier, images: Tensor, tmp_path: Path
+) -> None:
+    model.remember(images, [0] * 5)
+    model.save(tmp_path)
+    replace_part(tmp_path, "memory", **changes)
+    with pytest.raises(LoadError, match=re.escape(message)):
+        memwrap.load(tmp_path)
+
+
+def test_saving_leaves_the_model_as_it_was(model: MemoryClassifier, images: Tensor, tmp_path: Path) -> None:
+    model.remember(images, [0] * 5)
+    model.train()
+    before, random = {k: v.clone() for k, v in model.state_dict().items()}, torch.get_rng_state()
+    model.save(tmp_path)
+    assert model.training
+    assert_close(dict(model.state_dict()), before, atol=0, rtol=0)
+    assert torch.equal(torch.get_rng_state(), random)
+    model.eval()(images)

@@ -1,0 +1,213 @@
+"""From settings to a model: weights by the seed or from a file, and how its images are normalised."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub.constants
+import pytest
+import timm
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.testing import assert_close
+
+import memwrap
+from memwrap import InputError, encoders, wrap
+from memwrap.data.labelled import HeldImages
+from memwrap.data.statistics import channel_statistics
+from memwrap.models.loading import Model
+from memwrap.models.wrapping import wrap_own
+from memwrap.training.building import new_model, size_for
+from memwrap.training.settings import ResolvedSettings, Settings
+
+CLASSES = ("cat", "dog", "eel")
+
+
+def images(channels: int = 3, side: int = 8) -> HeldImages:
+    generator = torch.Generator().manual_seed(1)
+    return HeldImages(torch.randint(256, (6, channels, side, side), dtype=torch.uint8, generator=generator))
+
+
+def built(pixels: HeldImages | None = None, **settings: Any) -> Model:
+    return new_model(ResolvedSettings(**{"encoder": "tiny", **settings}), CLASSES, pixels or images())
+
+
+def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("variant", ["memory_wrap", "only_memory", "standard"])
+def test_the_seed_decides_the_weights(variant: str) -> None:
+    weights = built(variant=variant, seed=3).state_dict()
+    torch.rand(5)
+    assert same(built(variant=variant, seed=3).state_dict(), weights)
+    other = built(variant=variant, seed=4).state_dict()
+    assert not any(
+        torch.equal(other[name], value) for name, value in weights.items() if "weight" in name and value.std()
+    )
+
+
+def test_variants_of_a_seed_begin_with_the_same_encoder() -> None:
+    encoders = [built(variant=name).encoder.state_dict() for name in ("memory_wrap", "only_memory", "standard")]
+    assert same(encoders[0], encoders[1])
+    assert same(encoders[0], encoders[2])
+
+
+def test_torch_s_own_random_numbers_are_left_alone() -> None:
+    before = torch.get_rng_state()
+    built()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_model_is_what_the_settings_say() -> None:
+    model = built(head="linear", project=5, variant="only_memory")
+    assert isinstance(model, memwrap.MemoryClassifier)
+    expected = {"in_features": 128, "num_classes": 3, "variant": "only_memory", "head": "linear", "project": 5}
+    assert model.layer.settings() == expected
+    assert model.classes == CLASSES
+    assert isinstance(built(variant="standard"), memwrap.StandardClassifier)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_colours_are_measured_where_nothing_is_said(channels: int) -> None:
+    pixels = images(channels)
+    transform = built(pixels, fit="pad").transform
+    assert (transform.mean, transform.std) == channel_statistics(pixels)
+    assert (transform.shape, transform.fit) == ((channels, 8, 8), "pad")
+
+
+def test_colours_that_are_given_are_not_measured() -> None:
+    transform = built(mean=(0.1, 0.2, 0.3), std=(1, 2, 3)).transform
+    assert (transform.mean, transform.std) == ((0.1, 0.2, 0.3), (1.0, 2.0, 3.0))
+
+
+@pytest.mark.parametrize(
+    ("given", "size"),
+    [
+        ({"encoder": "timm:test_vit"}, 160),
+        ({"encoder": "timm:resnet18"}, 224),
+        ({"encoder": "timm:resnet18", "size": 64}, 64),
+        ({"encoder": "resnet18"}, None),
+        ({"size": 48}, 48),
+        ({}, None),
+    ],
+)
+def test_the_size_is_the_one_asked_for_or_timm_s_or_left_to_the_images(given: dict[str, Any], size: int | None) -> None:
+    assert size_for(Settings(**given)) == size
+
+
+@pytest.fixture(params=["safetensors", "pth"])
+def weights(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, dict[str, Tensor]]:
+    """A file of weights for 1000 classes, as a download gives it."""
+    state = timm.create_model("test_resnet").state_dict()
+    path = tmp_path / f"weights.{request.param}"
+    if request.param == "pth":
+        torch.save(state, path)
+    else:
+        save_file(state, path)
+    return path, state
+
+
+def test_pretrained_weights_can_come_from_a_file(weights: tuple[Path, dict[str, Tensor]]) -> None:
+    path, state = weights
+    model = built(images(side=32), encoder="timm:test_resnet", weights=str(path))
+    kept = model.encoder.state_dict()
+    assert set(state) - set(kept) == {"fc.weight", "fc.bias"}
+    for name, value in kept.items():
+        assert_close(value, state[name], atol=0, rtol=0)
+
+
+def test_pretrained_weights_bring_their_colours(weights: tuple[Path, dict[str, Tensor]]) -> None:
+    settings = {"encoder": "timm:test_resnet", "weights": str(weights[0])}
+    transform, facts = built(images(side=32), **settings).transform, timm.get_pretrained_cfg("test_resnet")
+    assert (transform.mean, transform.std) == (facts.mean, facts.std)
+    own = built(images(side=32), **settings, mean=(0.1,) * 3, std=(0.2,) * 3).transform
+    assert (own.mean, own.std) == ((0.1,) * 3, (0.2,) * 3)
+
+
+def test_untrained_networks_of_timm_s_have_their_colours_measured() -> None:
+    pixels = images(side=32)
+    assert built(pixels, encoder="timm:test_resnet").transform.mean == channel_statistics(pixels)[0]
+
+
+def test_pretrained_weights_serve_grey_images_too(tmp_path: Path) -> None:
+    path, state = tmp_path / "weights.safetensors", timm.create_model("resnet10t").state_dict()
+    save_file(state, path)
+    model = built(images(1, 32), encoder="timm:resnet10t", weights=str(path))
+    assert_close(model.transform.mean, ((0.485 + 0.456 + 0.406) / 3,))
+    assert_close(model.transform.std, ((0.229 + 0.224 + 0.225) / 3,))
+    # timm adds the first layer's weights up over the colours.
+    assert_close(model.encoder.state_dict()["conv1.0.weight"], state["conv1.0.weight"].sum(1, keepdim=True))
+
+
+def test_weights_that_cannot_be_fetched_are_missed_in_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(InputError) as caught:
+        built(images(side=32), encoder="timm:test_resnet", pretrained=True)
+    assert re.search(
+        r"the pretrained weights of 'timm:test_resnet' cannot be had \(.+\); check the network, or give them as a file",
+        str(caught.value),
+    )
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no weights"])
+def test_a_file_without_weights_is_refused_in_words(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "weights.pth"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(InputError, match="the pretrained weights of 'timm:test_resnet' cannot be had"):
+        built(images(side=32), encoder="timm:test_resnet", weights=str(path))
+
+
+def test_weights_of_another_network_are_refused_in_words(tmp_path: Path) -> None:
+    path = tmp_path / "weights.safetensors"
+    save_file(timm.create_model("test_efficientnet").state_dict(), path)
+    with pytest.raises(InputError, match="the pretrained weights of 'timm:test_resnet' cannot be had"):
+        built(images(side=32), encoder="timm:test_resnet", weights=str(path))
+
+
+def test_a_file_of_weights_runs_no_code(tmp_path: Path) -> None:
+    class Evil:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return Path.touch, (tmp_path / "evil",)
+
+    path = tmp_path / "weights.pth"
+    torch.save({"conv1.0.weight": Evil()}, path)
+    with pytest.raises(InputError, match="cannot be had"):
+        built(images(side=32), encoder="timm:test_resnet", weights=str(path))
+    assert not (tmp_path / "evil").exists()
+
+
+def test_a_transformer_takes_images_of_another_size_and_is_loaded_with_it(tmp_path: Path) -> None:
+    pixels = images(side=32)
+    model = built(pixels, encoder="timm:vit_tiny_patch16_224").eval()
+    model.save(tmp_path)
+    loaded = memwrap.load(tmp_path)
+    inputs = model.transform(pixels.pixels)
+    assert model.encode(inputs).shape == (6, 192)
+    assert_close(loaded.encode(inputs), model.encode(inputs), atol=0, rtol=0)
+
+
+def test_an_unknown_encoder_is_refused() -> None:
+    with pytest.raises(InputError, match="encoder 'resnet19' is not known"):
+        built(encoder="resnet19")
+    with pytest.raises(InputError, match="timm has no model 'resnet19'"):
+        size_for(Settings(encoder="timm:resnet19"))
+
+
+@pytest.mark.parametrize("name", encoders.names())
+@pytest.mark.parametrize("variant", ["memory_wrap", "only_memory", "standard"])
+def test_our_own_encoders_are_wrapped_as_any_other(name: str, variant: str) -> None:
+    options = {} if variant == "standard" else {"head": "linear", "project": 5}
+    torch.manual_seed(3)
+    quick = wrap_own(encoders.create(name, 4), variant, (3, 32, 32), **options)
+    torch.manual_seed(3)
+    plain = wrap(encoders.create(name, 4), variant, example=torch.zeros(2, 3, 32, 32), **options)
+    assert_close(quick.state_dict(), plain.state_dict(), atol=0, rtol=0)
+    assert (quick.origin, quick.layer_settings(), quick.training) == (
+        plain.origin,
+        plain.layer_settings(),
+        plain.training,
+    )

@@ -1,0 +1,264 @@
+"""Settings: what is taken, in which words the rest is refused, and that a record gives back what was recorded."""
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memwrap.errors import SettingsError
+from memwrap.training.settings import ResolvedSettings, Settings, read_file, with_changes, without_effect
+
+
+def refused(message: str, **given: Any) -> None:
+    with pytest.raises(SettingsError, match=re.escape(message)):
+        Settings(**given)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("epoch", "epochs"), ("learning_rate", None), ("Batch_Size", "batch_size"), ("wieght_decay", "weight_decay")],
+)
+def test_an_unknown_name_is_refused_with_the_nearest_known_one(name: str, meant: str | None) -> None:
+    with pytest.raises(SettingsError) as caught:
+        with_changes(Settings(), {name: 3}, "my.yaml")
+    message = str(caught.value)
+    assert message.startswith(f"my.yaml: there is no setting {name!r}; ")
+    assert ("did you mean" in message) == (meant is not None)
+    assert meant is None or f"; did you mean {meant}?" in message
+    assert all(each.name in message for each in dataclasses.fields(Settings))
+
+
+def test_a_name_that_is_no_text_is_refused() -> None:
+    with pytest.raises(SettingsError, match=re.escape("my.yaml: there is no setting 3; known are samples,")):
+        with_changes(Settings(), {3: 4}, "my.yaml")
+
+
+def test_changes_leave_the_rest_and_the_settings_they_start_from() -> None:
+    before = Settings(epochs=7, lr=0.3)
+    after = with_changes(before, {"lr": 0.2}, "flags")
+    assert (after.epochs, after.lr, before.lr) == (7, 0.2, 0.3)
+
+
+def test_a_bad_value_is_refused_with_the_place_it_came_from() -> None:
+    with pytest.raises(SettingsError, match=re.escape("my.yaml: epochs is 0; expected a whole number, at least 1")):
+        with_changes(Settings(), {"epochs": 0}, "my.yaml")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"epochs": "ten"}, "epochs is 'ten'; expected a whole number, at least 1"),
+        ({"epochs": 10.0}, "epochs is 10.0; expected a whole number, at least 1"),
+        ({"epochs": True}, "epochs is True; expected a whole number, at least 1"),
+        ({"epochs": [10]}, "epochs is [10]; expected a whole number, at least 1"),
+        ({"lr": "fast"}, "lr is 'fast'; expected a number, at least 0"),
+        ({"lr": True}, "lr is True; expected a number, at least 0"),
+        ({"lr": [0.1]}, "lr is [0.1]; expected a number, at least 0"),
+        ({"freeze": 1}, "freeze is 1; expected true or false"),
+        ({"freeze": "yes"}, "freeze is 'yes'; expected true or false"),
+        ({"weights": 5}, "weights is 5; expected text"),
+        ({"augment": [1]}, "augment is [1]; expected a list, each one of flip, shift"),
+        ({"augment": {"flip": 1}}, "augment is {'flip': 1}; expected a list"),
+        ({"augment": True}, "augment is True; expected a list"),
+        ({"drops": ["half"]}, "drops is ['half']; expected a list, each a number"),
+        ({"drops": {0.5: 1}}, "drops is {0.5: 1}; expected a list, each a number"),
+        ({"mean": object}, "expected a list, each a number"),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_refused(given: dict[str, Any], message: str) -> None:
+    refused(message, **given)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"variant": "memorywrap"}, "variant is 'memorywrap'; expected one of memory_wrap, only_memory, standard"),
+        ({"head": "MLP"}, "head is 'MLP'; expected one of mlp, linear"),
+        ({"memory": "all"}, "memory is 'all'; expected one of random, balanced, batch"),
+        ({"optimizer": "adam"}, "optimizer is 'adam'; expected one of sgd, adamw"),
+        ({"schedule": "linear"}, "schedule is 'linear'; expected one of cosine, steps, constant"),
+        ({"precision": "fp16"}, "precision is 'fp16'; expected one of auto, fp32, bf16"),
+        ({"fit": "squeeze"}, "fit is 'squeeze'; expected one of crop, pad, stretch"),
+        (
+            {"augment": ("flip", "crop")},
+            "augment is ('flip', 'crop'); expected a list, each one of flip, shift, affine, colour, erase, none",
+        ),
+    ],
+)
+def test_a_choice_that_does_not_exist_is_refused(given: dict[str, Any], message: str) -> None:
+    refused(message, **given)
+
+
+LEAST = {
+    **dict.fromkeys(("samples", "size", "project", "memory_size", "remember", "epochs", "batch_size"), 1),
+    **dict.fromkeys(("validation", "test", "lr", "momentum", "weight_decay", "clip"), 0),
+    **dict.fromkeys(("warmup", "label_smoothing", "seed"), 0),
+}
+
+
+@pytest.mark.parametrize("name", LEAST)
+def test_numbers_have_a_least_value(name: str) -> None:
+    assert getattr(Settings(**{name: LEAST[name]}), name) == LEAST[name]
+    refused(f"{name} is {LEAST[name] - 1}; expected", **{name: LEAST[name] - 1})
+
+
+def test_every_number_has_a_least_value() -> None:
+    numbers = {each.name for each in dataclasses.fields(Settings) if each.metadata["least"] is not None}
+    assert numbers == set(LEAST)
+
+
+@pytest.mark.parametrize(
+    "value", [float("nan"), float("inf"), "nan", "-inf", 10**400], ids=lambda value: str(value)[:9]
+)
+def test_numbers_that_are_none_are_refused(value: object) -> None:
+    refused("lr is", lr=value)
+    refused("drops is", schedule="steps", drops=[value])
+
+
+@pytest.mark.parametrize("name", ["lr", "variant", "freeze", "test", "drops", "seed"])
+def test_what_the_data_cannot_decide_must_not_be_empty(name: str) -> None:
+    refused(f"{name} is empty; expected", **{name: None})
+
+
+@pytest.mark.parametrize("name", ["encoder", "memory", "memory_size", "remember", "epochs", "batch_size", "augment"])
+def test_settled_settings_leave_nothing_empty(name: str) -> None:
+    assert getattr(Settings(**{name: None}), name) is None
+    with pytest.raises(SettingsError, match=f"{name} is empty; expected"):
+        ResolvedSettings(**{name: None})
+
+
+def test_values_come_out_in_their_declared_kind() -> None:
+    settings = Settings(lr=1, drops=[0.5, "0.75"], schedule="steps", augment=["flip"], mean="0.5", std=[1])
+    assert (settings.lr, type(settings.lr)) == (1.0, float)
+    assert settings.drops == (0.5, 0.75)
+    assert settings.augment == ("flip",)
+    assert (settings.mean, settings.std) == ((0.5,), (1.0,))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"augment": ("none", "flip")}, "augment is none, flip; expected none, or some without none"),
+        ({"schedule": "steps"}, "schedule is steps, but there are no drops; expected some"),
+        ({"schedule": "steps", "drops": (0.5, 1)}, "drops are (0.5, 1.0); expected shares of the epochs"),
+        ({"drops": (0,)}, "drops are (0.0,); expected shares of the epochs between 0 and 1"),
+        ({"warmup": 1}, "warmup, label_smoothing and momentum are shares; expected values below 1"),
+        ({"label_smoothing": 1}, "warmup, label_smoothing and momentum are shares"),
+        ({"momentum": 1}, "warmup, label_smoothing and momentum are shares"),
+        ({"mean": (0.5,)}, "mean and std go together; expected both or neither"),
+        ({"std": (0.5,)}, "mean and std go together; expected both or neither"),
+        ({"pretrained": True}, "encoder is left out, for which there are no pretrained weights; expected timm:NAME"),
+        ({"pretrained": True, "encoder": "resnet18"}, "encoder is resnet18, for which there are no pretrained weights"),
+        ({"weights": "a.pth", "encoder": "tiny"}, "encoder is tiny, for which there are no pretrained weights"),
+        ({"validation": 10.5}, "validation is 10.5; expected a whole number of images, or a share below 1"),
+        ({"test": 1.5}, "test is 1.5; expected a whole number of images, or a share below 1"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(given: dict[str, Any], message: str) -> None:
+    refused(message, **given)
+
+
+@pytest.mark.parametrize("amount", [0, 0.25, 0.999, 1, 6000, 6000.0])
+def test_images_set_apart_are_a_number_or_a_share(amount: float) -> None:
+    assert Settings(validation=amount, test=amount).validation == amount
+
+
+def test_augmentation_can_be_none() -> None:
+    assert Settings(augment="none").augment == Settings(augment=["none"]).augment == Settings(augment=[]).augment == ()
+
+
+def file_with(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "settings.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_file_gives_the_settings_it_names(tmp_path: Path) -> None:
+    path = file_with(tmp_path, "recipe: svhn\nlr: 1e-4\ndrops: [0.5, 75e-2]\naugment: [shift, flip]\nfreeze: yes\n")
+    given = read_file(path)
+    assert given.pop("recipe") == "svhn"
+    settings = with_changes(Settings(), given, path.name)
+    assert (settings.lr, settings.drops, settings.augment, settings.freeze) == (
+        1e-4,  # which YAML reads as text
+        (0.5, 0.75),
+        ("shift", "flip"),
+        True,
+    )
+
+
+@pytest.mark.parametrize("text", ["", "# nothing yet\n", "---\n", "null"])
+def test_an_empty_file_changes_nothing(tmp_path: Path, text: str) -> None:
+    assert read_file(file_with(tmp_path, text)) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("- epochs\n- 3\n", "holds a list; expected lines such as 'epochs: 100'"),
+        ("epochs", "holds a str; expected lines such as 'epochs: 100'"),
+        ("epochs: [3", "is no YAML file (ParserError: "),
+        ("epochs: 3\n\tlr: 1", "is no YAML file (ScannerError: "),
+        ("epochs: !!python/name:os.system", "is no YAML file (ConstructorError: "),
+        ("epochs: 2020-13-45", "is no YAML file (ValueError: month must be in 1..12)"),
+        ("epochs: " + "[" * 5000, "is no YAML file (RecursionError: "),
+    ],
+)
+def test_a_file_that_holds_no_settings_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    path = file_with(tmp_path, text)
+    with pytest.raises(SettingsError, match=re.escape(f"{path}: {message}")):
+        read_file(path)
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    for path in (tmp_path / "missing.yaml", tmp_path):
+        with pytest.raises(SettingsError, match=re.escape(f"{path}: cannot be read (")):
+            read_file(path)
+    path = tmp_path / "latin1.yaml"
+    path.write_bytes("fit: zurückgeschnitten".encode("latin-1"))
+    with pytest.raises(SettingsError, match=re.escape(f"{path}: is no YAML file (UnicodeDecodeError: ")):
+        read_file(path)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ResolvedSettings(),
+        ResolvedSettings(
+            samples=50,
+            validation=0.1,
+            encoder="timm:resnet18",
+            weights="weights.safetensors",
+            variant="only_memory",
+            project=16,
+            schedule="steps",
+            drops=(0.3, 0.9),
+            augment=("flip", "erase"),
+            mean=(0.1, 0.2, 0.3),
+            std=(1.0, 2.0, 3.0),
+            lr=1 / 3,
+        ),
+    ],
+)
+def test_settled_settings_come_back_from_json(settings: ResolvedSettings) -> None:
+    assert ResolvedSettings(**json.loads(json.dumps(dataclasses.asdict(settings)))) == settings
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({"drops": (0.5,)}, ["drops has no effect with schedule cosine"]),
+        ({"drops": (0.5,), "schedule": "steps"}, []),
+        ({"optimizer": "adamw", "momentum": 0.5}, ["momentum has no effect with optimizer adamw"]),
+        ({"momentum": 0.5}, []),
+        ({"memory_size": 5, "head": "linear"}, []),
+        (
+            {"variant": "standard", "remember": 5, "head": "linear", "lr": 1.0},
+            ["head has no effect with variant standard", "remember has no effect with variant standard"],
+        ),
+    ],
+)
+def test_what_is_given_in_vain_is_told(changes: dict[str, Any], found: list[str]) -> None:
+    assert without_effect(Settings(**changes), changes) == found
