@@ -35,7 +35,7 @@ def train(folder: Path, size: int, workers: int, steps: int, answer: "multiproce
     """Read the folder and train some steps; answers with images a second of the steps."""
     import torch
 
-    from memwrap.data.sources import open_data
+    from memwrap.data import open_data
     from memwrap.training import Trainer
     from memwrap.training.building import new_model
     from memwrap.training.recipes import recipe, resolve_settings

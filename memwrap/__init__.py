@@ -21,7 +21,7 @@ from memwrap.version import __version__
 
 if TYPE_CHECKING:
     from memwrap import attribution, encoders
-    from memwrap.data.transform import Transform
+    from memwrap.data import Transform
     from memwrap.explain.explanation import Explanation, MemorySample
     from memwrap.explain.flip_set import FlipSet
     from memwrap.models.classifier import MemoryClassifier

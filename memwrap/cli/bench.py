@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from memwrap.cli.terminal import aligned, at_home, device_named, errors, is_there, plain_console, print_json
-from memwrap.data.sources import open_data
+from memwrap.data import open_data
 from memwrap.errors import RunError, SettingsError
 from memwrap.reproduce.bench.record import BenchRecord, Finding, LeftOut, as_json, read, write
 from memwrap.reproduce.bench.running import PARTS, Asked, findings, record_of, resolve_settings, stand_for

@@ -6,9 +6,7 @@ from typing import Any
 from memwrap.cli import show
 from memwrap.cli.reading import Reading
 from memwrap.cli.terminal import device_named, plain_console, print_json, warn
-from memwrap.data.labelled import DataSet, LabelledImages
-from memwrap.data.overlap import shared
-from memwrap.data.sources import open_data
+from memwrap.data import DataSet, LabelledImages, count_shared, open_data
 from memwrap.errors import DataError, SaveError, SettingsError
 from memwrap.models.loading import Model
 from memwrap.runs.data import data_of
@@ -78,7 +76,7 @@ def _warn_of_training_images(
     """Who judges a model by what it was trained on measures its memory, in the other sense of the word."""
     if isinstance(own, str):
         return
-    if count := shared(judged.images, run.splits.of(own, "train").images):
+    if count := count_shared(judged.images, run.splits.of(own, "train").images):
         warn(f"{count} of the {len(judged)} images of {where} are training images of the run: the scores flatter it")
 
 

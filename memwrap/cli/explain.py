@@ -13,9 +13,7 @@ from memwrap.cli.failures import CODES
 from memwrap.cli.reading import Reading
 from memwrap.cli.terminal import device_named, errors, plain_console, print_json
 from memwrap.cli.watch import reading_bars
-from memwrap.data.files import Unreadable, image_files, read_files
-from memwrap.data.labelled import LabelledImages
-from memwrap.data.seeds import generator
+from memwrap.data import LabelledImages, UnreadableFile, generator, list_image_files, read_image_files
 from memwrap.errors import DataError, SaveError, SettingsError
 from memwrap.explain.attribution.baselines import check_baseline
 from memwrap.explain.attribution.methods import check_method
@@ -132,7 +130,7 @@ def _limit(asked: Asked, wanted: Wanted) -> int:
 
 def _files(asked: Asked, wanted: Wanted) -> list[Path]:
     """The files to explain; not the report itself, which may lie among them since the last time."""
-    files = list(dict.fromkeys(image_files(asked.files)))  # a page shows each once
+    files = list(dict.fromkeys(list_image_files(asked.files)))  # a page shows each once
     if wanted.figure is not None and any(_same(wanted.figure, file) for file in files):
         raise SettingsError(f"--figure {wanted.figure} is one of the images to explain; expected another place")
     return [file for file in files if wanted.html is None or not _same(wanted.html, file)]
@@ -142,10 +140,10 @@ def _same(one: Path, other: Path) -> bool:
     return one.exists() and other.exists() and one.samefile(other)
 
 
-def _named(source: Source, files: list[Path]) -> tuple[Pictures, list[Unreadable]]:
+def _named(source: Source, files: list[Path]) -> tuple[Pictures, list[UnreadableFile]]:
     """Single images, and which files are none."""
     transform = source.model.transform
-    read, unreadable = read_files(files, transform.shape, transform.fit)
+    read, unreadable = read_image_files(files, transform.shape, transform.fit)
     stacked = torch.stack(list(read.values())) if read else torch.empty(0, *transform.shape)
     return Pictures(stacked, tuple(map(str, read)), None), unreadable
 
@@ -175,7 +173,7 @@ def _own_images(run: Run, asked: Asked, reading: Reading) -> LabelledImages:
     return run.splits.of(data, split)
 
 
-def _show(content: Content, source: Source, wanted: Wanted, unreadable: list[Unreadable]) -> None:
+def _show(content: Content, source: Source, wanted: Wanted, unreadable: list[UnreadableFile]) -> None:
     if wanted.as_json:
         records = [as_record(card, source.memory_names) for card in content.cards]
         print_json([*records, *map(asdict, unreadable)])

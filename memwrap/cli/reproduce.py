@@ -16,9 +16,7 @@ from memwrap.cli.reading import Reading
 from memwrap.cli.signals import stop_on_signals
 from memwrap.cli.terminal import aligned, at_home, device_named, errors, is_there, plain_console, warn
 from memwrap.cli.watch import STEP_SECONDS
-from memwrap.data.labelled import DataSet
-from memwrap.data.published import CLASS_NAMES
-from memwrap.data.sources import PUBLISHED
+from memwrap.data import CLASS_NAMES, PUBLISHED, DataSet
 from memwrap.errors import DataError, RunError, SettingsError, TrainingError
 from memwrap.models.inference import encode_all
 from memwrap.nn import gpu

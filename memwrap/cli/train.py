@@ -16,8 +16,7 @@ from memwrap.cli.reading import Reading
 from memwrap.cli.signals import stop_on_signals
 from memwrap.cli.terminal import at_home, device_named, errors, print_json, warn
 from memwrap.cli.watch import BarWatcher, LineWatcher, TensorBoardWatcher, curve_writer, training_bar
-from memwrap.data.labelled import DataSet
-from memwrap.data.sources import PUBLISHED
+from memwrap.data import PUBLISHED, DataSet
 from memwrap.encoders.registry import TIMM, timm_facts
 from memwrap.errors import DataError, DivergedError, SettingsError
 from memwrap.report.durations import duration

@@ -1,3 +1,89 @@
-"""Labelled images: from where people keep them to uint8 tensors of one shape."""
+"""Labelled images: from folders, zips and published data sets to uint8 tensors of one shape.
 
-FITS = ("crop", "pad", "stretch")  # how a picture of another shape comes to the one that is wanted
+`open_data` is the entry: it calls `published` for a known name and `folders` for a path. A folder's file names become
+classes and splits in `layout`; its bytes come from `containers`, are decoded in `decoding` (where broken files are
+refused), checked once in `scan`, and kept in memory (`dataset`) or read on demand (`streaming`).
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from memwrap.data.dataset import DataSet, Images, InMemoryImages, LabelledImages, count_shared
+    from memwrap.data.decoding import decode_image
+    from memwrap.data.files import UnreadableFile, list_image_files, read_image_files
+    from memwrap.data.folders import read_folder
+    from memwrap.data.progress import Progress, Report, track_progress
+    from memwrap.data.published import CLASS_NAMES, cifar10, cinic10, digits, svhn
+    from memwrap.data.sampling import BalancedMemory, MemorySampler, RandomMemory, build_sampler, check_size
+    from memwrap.data.seeds import derive_seed, generator
+    from memwrap.data.sources import PUBLISHED, default_root, open_data
+    from memwrap.data.splits import draw_subset, hold_out
+    from memwrap.data.statistics import channel_statistics
+    from memwrap.data.streaming import ENOUGH_FOR_WORKERS, StreamedImages
+    from memwrap.data.transform import Transform, normalize
+
+FITS = ("crop", "pad", "stretch")  # how an image of another shape is brought to the target shape
+
+# Imported on first use: the command line reads FITS, and torch takes seconds to import.
+_MODULES = {
+    "dataset": ("DataSet", "Images", "InMemoryImages", "LabelledImages", "count_shared"),
+    "decoding": ("decode_image",),
+    "files": ("UnreadableFile", "list_image_files", "read_image_files"),
+    "folders": ("read_folder",),
+    "progress": ("Progress", "Report", "track_progress"),
+    "published": ("CLASS_NAMES", "cifar10", "cinic10", "digits", "svhn"),
+    "sampling": ("BalancedMemory", "MemorySampler", "RandomMemory", "build_sampler", "check_size"),
+    "seeds": ("derive_seed", "generator"),
+    "sources": ("PUBLISHED", "default_root", "open_data"),
+    "splits": ("draw_subset", "hold_out"),
+    "statistics": ("channel_statistics",),
+    "streaming": ("ENOUGH_FOR_WORKERS", "StreamedImages"),
+    "transform": ("Transform", "normalize"),
+}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+
+__all__ = [
+    "CLASS_NAMES",
+    "ENOUGH_FOR_WORKERS",
+    "FITS",
+    "PUBLISHED",
+    "BalancedMemory",
+    "DataSet",
+    "Images",
+    "InMemoryImages",
+    "LabelledImages",
+    "MemorySampler",
+    "Progress",
+    "RandomMemory",
+    "Report",
+    "StreamedImages",
+    "Transform",
+    "UnreadableFile",
+    "build_sampler",
+    "channel_statistics",
+    "check_size",
+    "cifar10",
+    "cinic10",
+    "count_shared",
+    "decode_image",
+    "default_root",
+    "derive_seed",
+    "digits",
+    "draw_subset",
+    "generator",
+    "hold_out",
+    "list_image_files",
+    "normalize",
+    "open_data",
+    "read_folder",
+    "read_image_files",
+    "svhn",
+    "track_progress",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'memwrap.data' has no attribute {name!r}")
+    return getattr(import_module(f"memwrap.data.{_HOMES[name]}"), name)

@@ -15,6 +15,7 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
+from memwrap.data.progress import Report
 from memwrap.errors import DataError, brief
 from memwrap.storage.locks import alone
 from memwrap.version import __version__
@@ -22,8 +23,6 @@ from memwrap.version import __version__
 STALL_SECONDS = 30.0  # a server that sends nothing for so long is given up
 
 _BLOCK = 1 << 16
-
-Report = Callable[[int, int | None], None]  # bytes that have arrived, and of how many, if that is known
 
 
 def download(url: str, target: Path, md5: str | None, progress: Report | None = None) -> None:

@@ -7,33 +7,33 @@ from pathlib import Path
 from torch import Tensor
 
 from memwrap.data.containers import Folder
-from memwrap.data.pictures import read_picture
+from memwrap.data.decoding import decode_image
 from memwrap.errors import DataError, InputError
 
 
 @dataclass(frozen=True)
-class Unreadable:
+class UnreadableFile:
     """A file that could not be judged, and why."""
 
     path: str
     reason: str
 
 
-def image_files(paths: Iterable[Path]) -> list[Path]:
+def list_image_files(paths: Iterable[Path]) -> list[Path]:
     """These files, and instead of folders all files in them."""
     return [file for path in paths for file in _files(path)]
 
 
-def read_files(
+def read_image_files(
     files: Sequence[Path], shape: tuple[int, int, int], fit: str
-) -> tuple[dict[Path, Tensor], list[Unreadable]]:
+) -> tuple[dict[Path, Tensor], list[UnreadableFile]]:
     """The pixels of each, uint8 of this shape, and which could not be read."""
     pixels, unreadable = {}, []
     for file in files:
         try:
-            pixels[file] = read_picture(Folder(file.parent).read(file.name), shape, fit)
+            pixels[file] = decode_image(Folder(file.parent).read(file.name), shape, fit)
         except DataError as error:
-            unreadable.append(Unreadable(str(file), str(error)))
+            unreadable.append(UnreadableFile(str(file), str(error)))
     return pixels, unreadable
 
 

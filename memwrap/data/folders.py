@@ -14,11 +14,11 @@ from torch import Tensor
 
 from memwrap.data import FITS
 from memwrap.data.containers import Archive, Container, open_container
-from memwrap.data.labelled import DataSet, HeldImages, Images, LabelledImages
-from memwrap.data.listing import Entry, Listing, arranged
-from memwrap.data.pictures import MODES, picture_size
-from memwrap.data.scan import Progress, ReadingPlan, Scan, ScannedImage, scan_all
-from memwrap.data.streamed import StreamedImages
+from memwrap.data.dataset import DataSet, Images, InMemoryImages, LabelledImages
+from memwrap.data.decoding import MODES, image_size
+from memwrap.data.layout import Entry, Listing, arranged
+from memwrap.data.scan import Progress, ReadingPlan, Scan, ScannedImage, scan_images
+from memwrap.data.streaming import StreamedImages
 from memwrap.errors import DataError
 
 AUTO_SIZE_LIMIT = 64
@@ -51,7 +51,7 @@ def read_folder(
     listing = _listing(container, least_classes)
     side = _usual_side(container, listing.train) if size is None else size
     plan = ReadingPlan(container, (channels, side, side), fit)
-    scan = scan_all(plan, listing, hold_bytes, progress)
+    scan = scan_images(plan, listing, hold_bytes, progress)
     if scan.bad:
         _refuse_bad(plan, listing, scan, skip_bad)
     train, test = _labelled_images(plan, scan, workers)
@@ -91,7 +91,7 @@ def _usual_side(container: Container, entries: Sequence[Entry]) -> int:
     sides = []
     for position in range(count):
         try:
-            sides.append(min(picture_size(container.read(entries[position * len(entries) // count].name))))
+            sides.append(min(image_size(container.read(entries[position * len(entries) // count].name))))
         except DataError:
             continue
     return min(AUTO_SIZE_LIMIT, median_low(sides)) if sides else AUTO_SIZE_LIMIT
@@ -133,7 +133,7 @@ def _labelled(plan: ReadingPlan, images: list[ScannedImage], pixels: Tensor | No
     names = tuple(image.entry.name for image in images)
     labels = torch.tensor([image.entry.label for image in images], dtype=torch.int64)
     streamed = StreamedImages(plan.container, names, plan.shape, plan.fit, workers)
-    source: Images = streamed if pixels is None else HeldImages(pixels[: len(images)])
+    source: Images = streamed if pixels is None else InMemoryImages(pixels[: len(images)])
     return LabelledImages(source, labels, names)
 
 

@@ -4,7 +4,7 @@ import hashlib
 import importlib
 import json
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,13 +12,11 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from memwrap.data.download import Report, download
-from memwrap.data.labelled import DataSet, HeldImages, LabelledImages
+from memwrap.data.dataset import DataSet, InMemoryImages, LabelledImages
+from memwrap.data.download import download
+from memwrap.data.progress import Progress, track_progress
 from memwrap.errors import DataError, brief
 from memwrap.storage.locks import alone
-
-# Called with a title when something long begins; what the context gives is told how far it is.
-Progress = Callable[[str], AbstractContextManager[Report]]
 
 Arrays = tuple[Tensor, Tensor]  # pixels uint8 (N, C, H, W), labels int64 (N,), both contiguous
 
@@ -78,11 +76,6 @@ def cinic10(root: Path, read: Callable[[Path], DataSet]) -> DataSet:
     return replace(data, name="cinic10", record=record, warnings=data.warnings + _cinic10_warnings(data))
 
 
-def watched(progress: Progress | None, title: str) -> AbstractContextManager[Report | None]:
-    """What is told how far the thing of this title is; None if nobody wants to know."""
-    return nullcontext() if progress is None else progress(title)
-
-
 def _svhn_split(root: Path, split: str, progress: Progress | None) -> Arrays:
     kind = _library("torchvision.datasets", "torchvision", "svhn").SVHN
     url, name, md5 = kind.split_list[split]
@@ -109,7 +102,7 @@ def _read(read: Callable[[], _T], fetch: Callable[[], None], file: Path) -> _T:
 
 
 def _fetch(url: str, file: Path, md5: str, progress: Progress | None) -> None:
-    with watched(progress, f"downloading {file.name}") as report:
+    with track_progress(progress, f"downloading {file.name}") as report:
         download(url, file, md5, report)
 
 
@@ -156,7 +149,7 @@ def _data_set(name: str, root: Path | None, classes: tuple[str, ...], train: Arr
 
 def _labelled(pixels: Tensor, labels: Tensor, prefix: str) -> LabelledImages:
     names = tuple(f"{prefix}{index}" for index in range(len(labels)))
-    return LabelledImages(HeldImages(pixels), labels, names)
+    return LabelledImages(InMemoryImages(pixels), labels, names)
 
 
 def _fingerprint(name: str, classes: tuple[str, ...], splits: dict[str, Arrays]) -> str:

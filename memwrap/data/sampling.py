@@ -58,7 +58,7 @@ class BalancedMemory:
         return order[torch.argsort(turn * (int(ranks.max()) + 1) + ranks)[: self.size]]
 
 
-def sampler_for(memory: str, size: int) -> MemorySampler | None:
+def build_sampler(memory: str, size: int) -> MemorySampler | None:
     """The sampler of that name; None for the batch as its own memory, which draws nothing."""
     if memory == "batch":
         return None

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from memwrap.data.containers import Archive, Container
-from memwrap.data.listing import Entry, Listing
-from memwrap.data.pictures import BOMB, decoded
+from memwrap.data.decoding import BOMB, decoded
+from memwrap.data.layout import Entry, Listing
 from memwrap.errors import DataError
 
 READ_AHEAD = 32  # images decoded and not yet recorded, at most
@@ -61,7 +61,7 @@ class Scan:
     bad: dict[str, str]  # reasons by name
 
 
-def scan_all(plan: ReadingPlan, listing: Listing, hold_bytes: int, progress: Progress | None) -> Scan:
+def scan_images(plan: ReadingPlan, listing: Listing, hold_bytes: int, progress: Progress | None) -> Scan:
     """Every image decoded once."""
     entries = [*listing.train, *(listing.test or [])]
     shape = (len(entries), *plan.shape)

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
+from memwrap.data.dataset import DataSet, Images, InMemoryImages, LabelledImages
 from memwrap.data.folders import read_folder
-from memwrap.data.labelled import DataSet, HeldImages, Images, LabelledImages
-from memwrap.data.published import Progress, cifar10, cinic10, digits, svhn, watched
+from memwrap.data.progress import Progress, track_progress
+from memwrap.data.published import cifar10, cinic10, digits, svhn
 from memwrap.errors import DataError
 
 PUBLISHED = ("digits", "svhn", "cifar10", "cinic10")
@@ -46,7 +47,7 @@ def open_data(
         raise DataError(f"size is {size}; expected the height and width of images in pixels, at least 1")
 
     def read(path: Path) -> DataSet:
-        with watched(progress, "reading images") as report:
+        with track_progress(progress, "reading images") as report:
             return read_folder(
                 path,
                 size=size,
@@ -62,7 +63,7 @@ def open_data(
     if source not in PUBLISHED:
         return read(_path(source))
     data = _published(source, _expanded(root) if root else default_root(), read, progress)
-    return _warned_of_namesake(data if size is None else resized(data, size, hold_bytes))
+    return _warned_of_namesake(data if size is None else resize(data, size, hold_bytes))
 
 
 def default_root() -> Path:
@@ -100,7 +101,7 @@ class ResizedImages:
         return ResizedImages(self.images.at(indices), self.size)
 
 
-def resized(data: DataSet, size: int, hold_bytes: int) -> DataSet:
+def resize(data: DataSet, size: int, hold_bytes: int) -> DataSet:
     """The same images, size x size; made once if they take no more than hold_bytes, else whenever they are asked for.
 
     A data set whose images have that size is given back as it is.
@@ -128,7 +129,7 @@ def _resized_split(split: LabelledImages, size: int, hold: bool) -> LabelledImag
     rows = [torch.arange(start, min(start + _AT_ONCE, len(split))) for start in range(0, len(split), _AT_ONCE)]
     for indices, batch in zip(rows, images.batches(rows), strict=True):
         pixels[indices] = batch
-    return replace(split, images=HeldImages(pixels))
+    return replace(split, images=InMemoryImages(pixels))
 
 
 def _resized(pixels: Tensor, size: int) -> Tensor:

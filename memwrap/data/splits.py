@@ -6,14 +6,14 @@ from torch import Tensor
 from memwrap.errors import DataError
 
 
-def drawn(count: int, samples: int, generator: torch.Generator) -> Tensor:
+def draw_subset(count: int, samples: int, generator: torch.Generator) -> Tensor:
     """Indices (samples,) below count, without replacement."""
     if not 0 <= samples <= count:
         raise DataError(f"{samples} images are asked for, but there are {count}; ask for no more than that")
     return _shuffled(count, generator)[:samples].sort().values
 
 
-def set_apart(
+def hold_out(
     labels: Tensor, amount: int | float, generator: torch.Generator, stratified: bool
 ) -> tuple[Tensor, Tensor]:
     """The indices that are kept, and those that are set apart; together they are all.
@@ -23,7 +23,7 @@ def set_apart(
     round, and never its last one. Else the images are drawn as if there were no classes, which is the paper's way.
     """
     total = _total(len(labels), amount)
-    apart = _drawn_by_class(labels, total, generator) if stratified else drawn(len(labels), total, generator)
+    apart = _drawn_by_class(labels, total, generator) if stratified else draw_subset(len(labels), total, generator)
     is_kept = torch.ones(len(labels), dtype=torch.bool)
     is_kept[apart] = False
     return is_kept.nonzero().flatten(), apart

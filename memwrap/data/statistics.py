@@ -2,7 +2,7 @@
 
 import torch
 
-from memwrap.data.labelled import Images
+from memwrap.data.dataset import Images
 
 MOST_MEASURED = 2000  # images; more would not change the third digit
 

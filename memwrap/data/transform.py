@@ -9,7 +9,7 @@ from PIL import Image
 from torch import Tensor
 
 from memwrap.data import FITS
-from memwrap.data.pictures import pixels_of
+from memwrap.data.decoding import to_pixels
 from memwrap.errors import InputError
 from memwrap.nn.checks import check_sizes
 
@@ -46,15 +46,15 @@ class Transform:
     def __call__(self, picture: Image.Image | Tensor) -> Tensor:
         """A Pillow picture, or pixels uint8 (C, H, W) or (N, C, H, W) -> float of the same rank, of the model's size"""
         if isinstance(picture, Tensor):
-            return normalised(self._sized(picture), self.mean, self.std)
+            return normalize(self._sized(picture), self.mean, self.std)
         if not isinstance(picture, Image.Image):
             raise InputError(
                 f"picture is a {type(picture).__name__}; expected a Pillow picture or a uint8 tensor: "
                 "PIL.Image.open reads a file"
             )
-        return normalised(pixels_of(picture, self.shape, self.fit), self.mean, self.std)
+        return normalize(to_pixels(picture, self.shape, self.fit), self.mean, self.std)
 
-    def undone(self, images: Tensor) -> Tensor:
+    def invert(self, images: Tensor) -> Tensor:
         """Images as the model takes them, float (..., C, H, W) -> the uint8 pixels that they were made from"""
         mean, std = _columns(self.mean, images), _columns(self.std, images)
         return ((images * std + mean) * 255).round().clamp(0, 255).to(torch.uint8)
@@ -78,10 +78,10 @@ class Transform:
 
     def _resized(self, pixels: Tensor) -> Tensor:
         rows = pixels.cpu().permute(1, 2, 0).squeeze(-1).contiguous().numpy()
-        return pixels_of(Image.fromarray(rows), self.shape, self.fit).to(pixels.device)
+        return to_pixels(Image.fromarray(rows), self.shape, self.fit).to(pixels.device)
 
 
-def normalised(pixels: Tensor, mean: Sequence[float] | Tensor, std: Sequence[float] | Tensor) -> Tensor:
+def normalize(pixels: Tensor, mean: Sequence[float] | Tensor, std: Sequence[float] | Tensor) -> Tensor:
     """Pixels uint8, or float from 0 to 255, (..., C, H, W) -> (pixels / 255 - mean) / std, by channel
 
     mean, std: a number for each channel, or, as tensors (..., C, 1, 1), for each channel of each image

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 
 from torch import Tensor, nn
 
-from memwrap.data.transform import Transform
+from memwrap.data import Transform
 from memwrap.nn.layer import MemoryWrap, Reading
 from memwrap.nn.memory import RememberedMemory
 

@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from memwrap.data.labelled import HeldImages
-from memwrap.data.seeds import derive_seed
+from memwrap.data import InMemoryImages, derive_seed
 from memwrap.errors import DivergedError, SettingsError
 from memwrap.fused.stacked.obstacles import unstackable
 from memwrap.fused.stacked.stack import Stack, StackedSgd
@@ -279,7 +278,7 @@ def unfit(trainer: Trainer) -> str | None:
         return f"its optimizer is {trainer.settings.optimizer}"
     if trainer.settings.freeze:
         return "its encoder is frozen"
-    if not isinstance(trainer.images, HeldImages):
+    if not isinstance(trainer.images, InMemoryImages):
         return "its images are not held in memory"
     if trainer.device.type == "cuda" and not gpu.kernels_run_on(trainer.device):
         return "its GPU is none that our kernels can be compiled for, or Triton is missing"
@@ -288,8 +287,8 @@ def unfit(trainer: Trainer) -> str | None:
     return None
 
 
-def _held(trainer: Trainer) -> HeldImages:
-    assert isinstance(trainer.images, HeldImages)  # as `unfit` has seen
+def _held(trainer: Trainer) -> InMemoryImages:
+    assert isinstance(trainer.images, InMemoryImages)  # as `unfit` has seen
     return trainer.images
 
 

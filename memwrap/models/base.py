@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from memwrap.data.transform import Transform
+from memwrap.data import Transform
 from memwrap.errors import InputError, SaveError, brief
 from memwrap.models.architectures import describe
 from memwrap.models.surgery.modules import get_logits

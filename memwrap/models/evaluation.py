@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from memwrap import metrics
-from memwrap.data.sampling import RandomMemory
+from memwrap.data import RandomMemory
 from memwrap.metrics.checks import first_largest
 from memwrap.nn.attention import SCORES_AT_ONCE
 from memwrap.nn.checks import check_logits

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from memwrap.data.labelled import Images, LabelledImages
-from memwrap.data.sampling import RandomMemory
+from memwrap.data import Images, LabelledImages, RandomMemory
 from memwrap.metrics import accuracy, predict_classes
 from memwrap.models.base import EncoderModel
 from memwrap.models.classifier import MemoryClassifier

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from memwrap.data.transform import Transform
+from memwrap.data import Transform
 from memwrap.errors import LoadError, MemwrapError, brief
 from memwrap.models.architectures import Architecture, build
 from memwrap.models.base import Origin

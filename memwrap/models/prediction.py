@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from memwrap.data.files import Unreadable, image_files, read_files
+from memwrap.data import UnreadableFile, list_image_files, read_image_files
 from memwrap.metrics import predict_classes, top_is_counterfactual
 from memwrap.models.classifier import MemoryClassifier
 from memwrap.models.loading import Model
@@ -31,9 +31,9 @@ class Prediction:
     uncertain: bool | None
 
 
-def predict_files(model: Model, paths: Sequence[Path]) -> Iterator[Prediction | Unreadable]:
+def predict_files(model: Model, paths: Sequence[Path]) -> Iterator[Prediction | UnreadableFile]:
     """For each image file in turn, and each one in folders, what the model makes of it."""
-    files = image_files(paths)
+    files = list_image_files(paths)
     for start in range(0, len(files), AT_ONCE):
         yield from _predict(model, files[start : start + AT_ONCE])
 
@@ -52,10 +52,10 @@ def judge(model: Model, images: Tensor) -> tuple[Tensor, Tensor | None]:
         )
 
 
-def _predict(model: Model, files: Sequence[Path]) -> list[Prediction | Unreadable]:
+def _predict(model: Model, files: Sequence[Path]) -> list[Prediction | UnreadableFile]:
     transform = model.transform
-    pixels, unreadable = read_files(files, transform.shape, transform.fit)
-    results: dict[str, Prediction | Unreadable] = {each.path: each for each in unreadable}
+    pixels, unreadable = read_image_files(files, transform.shape, transform.fit)
+    results: dict[str, Prediction | UnreadableFile] = {each.path: each for each in unreadable}
     if pixels:
         logits, uncertain = judge(model, transform(torch.stack(list(pixels.values())).to(model.reference.device)))
         labels, probabilities = predict_classes(logits).tolist(), logits.softmax(dim=1).tolist()

@@ -8,8 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from memwrap.data.published import Progress, watched
-from memwrap.data.seeds import generator
+from memwrap.data import Progress, generator, track_progress
 from memwrap.errors import InputError
 from memwrap.explain.attribution import Attribution, Deletion, deletion, heatmaps
 from memwrap.explain.explanation import Explanation
@@ -143,7 +142,7 @@ def content_for(manifest: Manifest, source: Source, pixels: Tensor, progress: Pr
 
 def page_for(manifest: Manifest, content: Content, source: Source, progress: Progress | None = None) -> str:
     """The same as a page."""
-    with watched(progress, "looking for what would change predictions") as report:
+    with track_progress(progress, "looking for what would change predictions") as report:
         for card in content.cards:
             _ = card.flip  # which takes its time, and is kept
             if report is not None:
@@ -161,7 +160,7 @@ def _heatmaps(
 ) -> list[tuple[Attribution, Deletion]]:
     images = model.transform(pixels.to(model.reference.device))
     moved = [[each.index for each in shown_samples(explanation, manifest.shown)] for explanation in explanations]
-    with watched(progress, "heatmaps") as report:
+    with track_progress(progress, "heatmaps") as report:
         maps = heatmaps(
             model,
             images,
@@ -173,7 +172,7 @@ def _heatmaps(
             progress=report,
         )
     deletions = []
-    with watched(progress, "deleting pixels") as report:
+    with track_progress(progress, "deleting pixels") as report:
         for row, (each, image) in enumerate(zip(maps, images, strict=True)):
             draws = generator(manifest.seeds["deletion"], "deletion", row)
             deletions.append(deletion(model, image, each.input, draws, options.baseline, RANDOM_ORDERS))

@@ -125,7 +125,7 @@ def memory_pixels(model: MemoryClassifier) -> Tensor:
     """The memory's images as pixels, uint8 (M, C, H, W) on the CPU."""
     if model.remembered is None:
         raise NoMemoryError("the model has no memory to report on; model.remember(images, labels) gives it one")
-    return model.transform.undone(model.remembered.images).cpu()
+    return model.transform.invert(model.remembered.images).cpu()
 
 
 def _shown(content: Content) -> list[int]:

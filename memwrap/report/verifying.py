@@ -8,7 +8,7 @@ from itertools import islice, zip_longest
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
-from memwrap.data.published import Progress
+from memwrap.data import Progress
 from memwrap.errors import DataError
 from memwrap.models.classifier import MemoryClassifier
 from memwrap.report.making import DELETION_SEED, Source, content_for, hashes, page_for, pictures_of

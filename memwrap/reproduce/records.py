@@ -17,8 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from memwrap.data.labelled import DataSet
-from memwrap.data.sources import PUBLISHED
+from memwrap.data import PUBLISHED, DataSet
 from memwrap.errors import MemwrapError, RunError, SaveError, brief
 from memwrap.reproduce.grid import MEASURED, STANDARD, Task, settings_of
 from memwrap.runs.drawn import SUBSET, WHOLE

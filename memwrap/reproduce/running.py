@@ -11,7 +11,7 @@ from typing import Protocol
 
 import torch
 
-from memwrap.data.labelled import DataSet, HeldImages, LabelledImages
+from memwrap.data import DataSet, InMemoryImages, LabelledImages
 from memwrap.errors import DataError, DivergedError, MemwrapError, NonFiniteError, brief
 from memwrap.models.inference import encode_all
 from memwrap.reproduce import records
@@ -189,7 +189,7 @@ def _on_device(data: DataSet, device: torch.device) -> DataSet:
 
     def moved(images: LabelledImages) -> LabelledImages:
         held = images.images
-        return replace(images, images=held.to(device)) if isinstance(held, HeldImages) else images
+        return replace(images, images=held.to(device)) if isinstance(held, InMemoryImages) else images
 
     return replace(data, train=moved(data.train), test=None if data.test is None else moved(data.test))
 

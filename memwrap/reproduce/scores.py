@@ -5,8 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from memwrap.data.labelled import DataSet
-from memwrap.data.seeds import generator
+from memwrap.data import DataSet, generator
 from memwrap.models.classifier import MemoryClassifier
 from memwrap.models.evaluation import standard_scores
 from memwrap.models.inference import encode_all

@@ -2,9 +2,7 @@
 
 from pathlib import Path
 
-from memwrap.data.labelled import DataSet
-from memwrap.data.published import Progress
-from memwrap.data.sources import PUBLISHED, open_data
+from memwrap.data import PUBLISHED, DataSet, Progress, open_data
 from memwrap.errors import DataError, RunError
 from memwrap.runs.folder import Run
 from memwrap.training.building import size_for

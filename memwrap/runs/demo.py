@@ -7,8 +7,7 @@ from pathlib import Path
 
 import torch
 
-from memwrap.data.labelled import DataSet, LabelledImages
-from memwrap.data.published import digits
+from memwrap.data import DataSet, LabelledImages, digits
 from memwrap.errors import RunError, SaveError
 from memwrap.report.content import Pictures
 from memwrap.report.making import report_of

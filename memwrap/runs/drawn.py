@@ -6,8 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from memwrap.data.labelled import DataSet, Images, LabelledImages
-from memwrap.data.seeds import generator
+from memwrap.data import DataSet, Images, LabelledImages, generator
 from memwrap.models.base import EncoderModel
 from memwrap.models.classifier import MemoryClassifier
 from memwrap.models.evaluation import Encoded, drawn_scores, draws_of

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from memwrap.data.labelled import DataSet, LabelledImages
+from memwrap.data import DataSet, LabelledImages
 from memwrap.errors import DataError, RunError
 from memwrap.models.classifier import MemoryClassifier
 from memwrap.models.evaluation import Encoded, remembered_scores, standard_scores

@@ -21,8 +21,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from memwrap.data.labelled import DataSet
-from memwrap.data.sources import PUBLISHED
+from memwrap.data import PUBLISHED, DataSet
 from memwrap.errors import LoadError, RunError, SaveError, brief
 from memwrap.models.loading import Model, unpack
 from memwrap.runs.splits import Splits, from_json

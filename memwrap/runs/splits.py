@@ -6,9 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from memwrap.data.labelled import DataSet, LabelledImages
-from memwrap.data.seeds import generator
-from memwrap.data.splits import drawn, set_apart
+from memwrap.data import DataSet, LabelledImages, draw_subset, generator, hold_out
 from memwrap.errors import DataError, RunError
 from memwrap.training.settings import Settings
 
@@ -83,7 +81,7 @@ def split(data: DataSet, settings: Settings) -> Splits:
         pool, validation = _apart(data, pool, settings.validation, "validation", settings.seed, stratified=own)
     train = pool
     if settings.samples is not None:
-        train = pool[drawn(len(pool), settings.samples, generator(settings.seed, "subset"))]
+        train = pool[draw_subset(len(pool), settings.samples, generator(settings.seed, "subset"))]
     rest = pool[~torch.isin(pool, train)]
     if len(train) < 2:
         raise DataError(f"{len(train)} images are left to train on; expected at least 2")
@@ -96,7 +94,7 @@ def _apart(
     """Part of the pool set apart; an amount of one and more counts images."""
     wanted = int(amount) if amount >= 1 else amount
     try:
-        kept, apart = set_apart(data.train.labels[pool], wanted, generator(seed, purpose), stratified)
+        kept, apart = hold_out(data.train.labels[pool], wanted, generator(seed, purpose), stratified)
     except DataError as error:
         raise DataError(f"{purpose} images cannot be set apart: {error}") from error
     return pool[kept], pool[apart]

@@ -10,9 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from memwrap.data.labelled import DataSet, LabelledImages
-from memwrap.data.sampling import BalancedMemory, check_size
-from memwrap.data.seeds import generator
+from memwrap.data import BalancedMemory, DataSet, LabelledImages, check_size, generator
 from memwrap.errors import DataError, NonFiniteError, RunError, SaveError, TrainingError, brief
 from memwrap.models.classifier import MemoryClassifier
 from memwrap.models.inference import accuracy_with_a_drawn_memory, remember

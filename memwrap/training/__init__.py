@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from memwrap.data.sampling import BalancedMemory, MemorySampler, RandomMemory
+    from memwrap.data import BalancedMemory, MemorySampler, RandomMemory
     from memwrap.training.trainer import Trainer
 
 # Imported on first use: the command line reads the settings here, and torch takes seconds to import.

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from memwrap.data.transform import normalised
+from memwrap.data import normalize
 from memwrap.nn.precision import without_autocast
 
 NUMBERS = 16  # uniform numbers for each image
@@ -43,7 +43,7 @@ def prepared(
 ) -> Tensor:
     """pixels uint8 (n, C, H, W), numbers (n, NUMBERS) -> normalised images (n, C, H, W), changed at random
 
-    mean, std: as `memwrap.data.transform.normalised` takes them.
+    mean, std: as `memwrap.data.normalize` takes them.
     What comes in from outside an image, and what is erased of it, is zero: the mean colour. In full precision always:
     rounded to bf16, the places that pixels come from would be off by a good part of a pixel.
     """
@@ -60,7 +60,7 @@ def _changed(
 ) -> Tensor:
     if "colour" in changes:
         images = _recoloured(images, numbers[:, _COLOUR])
-    images = normalised(images, mean, std)
+    images = normalize(images, mean, std)
     if "affine" in changes:
         images = _warped(images, numbers, changes)
     elif "shift" in changes or "flip" in changes:

@@ -7,10 +7,7 @@ import torch
 from torch import nn
 
 from memwrap import encoders
-from memwrap.data.labelled import Images
-from memwrap.data.seeds import derive_seed
-from memwrap.data.statistics import channel_statistics
-from memwrap.data.transform import Transform
+from memwrap.data import Images, Transform, channel_statistics, derive_seed
 from memwrap.encoders.blocks import Classifier
 from memwrap.encoders.registry import TIMM, timm_facts
 from memwrap.models.loading import Model

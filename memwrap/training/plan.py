@@ -7,8 +7,7 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from memwrap.data.sampling import MemorySampler
-from memwrap.data.seeds import generator
+from memwrap.data import MemorySampler, generator
 from memwrap.errors import SettingsError
 from memwrap.training import augmentation
 

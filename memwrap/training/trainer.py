@@ -9,9 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from memwrap.data.labelled import HeldImages, LabelledImages
-from memwrap.data.sampling import MemorySampler, check_size, sampler_for
-from memwrap.data.seeds import derive_seed
+from memwrap.data import InMemoryImages, LabelledImages, MemorySampler, build_sampler, check_size, derive_seed
 from memwrap.errors import DivergedError, NonFiniteError, SettingsError
 from memwrap.models.classifier import MemoryClassifier
 from memwrap.models.inference import encode_all
@@ -77,7 +75,7 @@ class Trainer:
     ) -> None:
         has_memory = isinstance(model, MemoryClassifier)
         if has_memory and sampler is None:
-            sampler = sampler_for(settings.memory, settings.memory_size)
+            sampler = build_sampler(settings.memory, settings.memory_size)
             if sampler is not None:
                 check_size(settings.memory_size, len(data))
         if has_memory and sampler is None:
@@ -175,7 +173,7 @@ class Trainer:
             self._rows: RowsInBatches = lambda indices: (encodings[each.to(self.device)] for each in indices)
             self._encode: Encode = lambda encodings, _, __: encodings
             return
-        self._rows = (images.to(self.device) if isinstance(images, HeldImages) else images).batches
+        self._rows = (images.to(self.device) if isinstance(images, InMemoryImages) else images).batches
 
         def encode(pixels: Tensor, numbers: Tensor) -> Tensor:
             images = augmentation.prepared(pixels, numbers, settings.augment, transform.mean, transform.std)

@@ -14,8 +14,7 @@ import torch
 
 from memwrap.cli import reproduce as command
 from memwrap.cli.reproduce import aligned, means_for, seeds_named
-from memwrap.data.labelled import DataSet
-from memwrap.data.published import CLASS_NAMES
+from memwrap.data import CLASS_NAMES, DataSet
 from memwrap.errors import DivergedError, SaveError, SettingsError
 from memwrap.reproduce import keeping
 from memwrap.reproduce.published import Cell, Published

@@ -19,9 +19,9 @@ from PIL import Image
 from torch import Tensor
 
 from memwrap.data import folders, scan
+from memwrap.data.dataset import InMemoryImages, LabelledImages
 from memwrap.data.folders import read_folder
-from memwrap.data.labelled import HeldImages, LabelledImages
-from memwrap.data.streamed import StreamedImages
+from memwrap.data.streaming import StreamedImages
 from memwrap.errors import DataError
 
 Files = dict[str, bytes]
@@ -344,7 +344,7 @@ def varied_files() -> Files:
 def test_streamed_images_are_bit_for_bit_those_held(stored: Callable[[Files], Path], fit: str) -> None:
     path = stored(varied_files())
     held = read_folder(path, size=10, fit=fit)
-    assert isinstance(held.train.images, HeldImages)
+    assert isinstance(held.train.images, InMemoryImages)
     assert held.test is not None
     for workers in (0, 1, 2):
         streamed = read_folder(path, size=10, fit=fit, hold_bytes=290 * 300 - 1, workers=workers)

@@ -20,8 +20,8 @@ from sklearn.datasets import load_digits
 from torchvision.datasets import CIFAR10, SVHN
 
 from memwrap.data import published
-from memwrap.data.download import Report
-from memwrap.data.labelled import DataSet, HeldImages, LabelledImages
+from memwrap.data.dataset import DataSet, InMemoryImages, LabelledImages
+from memwrap.data.progress import Report
 from memwrap.data.published import CINIC10, cifar10, cinic10, digits, svhn
 from memwrap.errors import DataError
 from tests.data.test_download import Server
@@ -41,7 +41,7 @@ def noise(*shape: int, seed: int = 0) -> np.ndarray:
 
 def pixels(split: LabelledImages | None) -> torch.Tensor:
     assert split is not None
-    assert isinstance(split.images, HeldImages)
+    assert isinstance(split.images, InMemoryImages)
     return split.images.pixels
 
 
@@ -296,7 +296,7 @@ class Reader:
     """Gives what reading CINIC10's folder would, with images that take no memory, and keeps which it was asked for."""
 
     def __init__(self, classes: tuple[str, ...] = CINIC10, count: int = 90_000) -> None:
-        images = HeldImages(torch.zeros(1, 3, 32, 32, dtype=torch.uint8).expand(count, -1, -1, -1))
+        images = InMemoryImages(torch.zeros(1, 3, 32, 32, dtype=torch.uint8).expand(count, -1, -1, -1))
         split = LabelledImages(images, torch.zeros(count, dtype=torch.long), ("",) * count)
         record = {"kind": "folder", "left out": "valid"}
         self.data = DataSet("somewhere", classes, split, split, "print", record, ("a note",))

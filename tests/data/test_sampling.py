@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from memwrap.data import sampling
-from memwrap.data.sampling import BalancedMemory, MemorySampler, RandomMemory, check_size, sampler_for
+from memwrap.data.sampling import BalancedMemory, MemorySampler, RandomMemory, build_sampler, check_size
 from memwrap.errors import SettingsError
 
 SAMPLERS = [RandomMemory, BalancedMemory]
@@ -127,9 +127,9 @@ def test_the_error_names_the_setting_that_asks_for_too_many() -> None:
 
 
 def test_samplers_by_name() -> None:
-    assert sampler_for("random", 7) == RandomMemory(7)
-    assert sampler_for("balanced", 7) == BalancedMemory(7)
-    assert sampler_for("batch", 7) is None
+    assert build_sampler("random", 7) == RandomMemory(7)
+    assert build_sampler("balanced", 7) == BalancedMemory(7)
+    assert build_sampler("batch", 7) is None
 
 
 def test_of_many_images_a_few_are_drawn_each_once_and_all_are_as_likely(monkeypatch: pytest.MonkeyPatch) -> None:

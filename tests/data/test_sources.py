@@ -13,10 +13,10 @@ import torch
 from PIL import Image
 
 from memwrap.data import sources
-from memwrap.data.download import Report
-from memwrap.data.labelled import DataSet, HeldImages, LabelledImages
+from memwrap.data.dataset import DataSet, InMemoryImages, LabelledImages
+from memwrap.data.progress import Report
 from memwrap.data.published import CINIC10, digits
-from memwrap.data.sources import PUBLISHED, ResizedImages, default_root, open_data, resized
+from memwrap.data.sources import PUBLISHED, ResizedImages, default_root, open_data, resize
 from memwrap.errors import DataError
 
 OPTIONS = {
@@ -47,7 +47,7 @@ class FolderReader:
 
 def two_images(size: int) -> LabelledImages:
     pixels = torch.randint(0, 256, (2, 3, size, size), dtype=torch.uint8)
-    return LabelledImages(HeldImages(pixels), torch.tensor([0, 1]), ("cat/a.png", "dog/b.png"))
+    return LabelledImages(InMemoryImages(pixels), torch.tensor([0, 1]), ("cat/a.png", "dog/b.png"))
 
 
 @pytest.fixture
@@ -250,12 +250,12 @@ def test_a_resized_data_set_says_so() -> None:
         "held": True,
     }
     assert len({data.fingerprint, open_data("digits", size=17).fingerprint, digits().fingerprint}) == 3
-    assert isinstance(data.train.images, HeldImages)
+    assert isinstance(data.train.images, InMemoryImages)
 
 
 def test_images_too_many_to_hold_are_resized_when_asked_for() -> None:
     held, not_held = open_data("digits", size=16), open_data("digits", size=16, hold_bytes=1797 * 256 - 1)
-    assert isinstance(open_data("digits", size=16, hold_bytes=1797 * 256).train.images, HeldImages)
+    assert isinstance(open_data("digits", size=16, hold_bytes=1797 * 256).train.images, InMemoryImages)
     assert isinstance(not_held.train.images, ResizedImages)
     assert not_held.record == {**held.record, "held": False}
     assert not_held.fingerprint == held.fingerprint
@@ -271,24 +271,24 @@ def test_images_too_many_to_hold_are_resized_when_asked_for() -> None:
 def test_both_splits_are_resized() -> None:
     data = DataSet("both", ("a", "b"), two_images(32), two_images(32), "print", {"size": [32, 32]})
     for hold_bytes in (0, 1 << 30):
-        smaller = resized(data, 8, hold_bytes)
+        smaller = resize(data, 8, hold_bytes)
         assert smaller.test is not None
         assert smaller.train.images.shape == smaller.test.images.shape == (3, 8, 8)
 
 
 def test_a_plain_image_stays_plain_and_in_range_at_every_size() -> None:
     pixels = torch.tensor([0, 255, 128], dtype=torch.uint8).reshape(1, 3, 1, 1).expand(1, 3, 8, 8)
-    split = LabelledImages(HeldImages(pixels), torch.tensor([0]), ("0",))
+    split = LabelledImages(InMemoryImages(pixels), torch.tensor([0]), ("0",))
     data = DataSet("plain", ("a",), split, None, "print", {})
     for size in (1, 3, 7, 9, 31):
-        assert all_pixels(resized(data, size, 1 << 30).train).equal(pixels[:, :, :1, :1].expand(1, 3, size, size))
+        assert all_pixels(resize(data, size, 1 << 30).train).equal(pixels[:, :, :1, :1].expand(1, 3, size, size))
 
 
 def test_resized_pixels_are_rounded_to_the_nearest_level() -> None:
     pixels = torch.tensor([[0, 1], [1, 1]], dtype=torch.uint8).reshape(1, 1, 2, 2)
-    split = LabelledImages(HeldImages(pixels), torch.tensor([0]), ("0",))
+    split = LabelledImages(InMemoryImages(pixels), torch.tensor([0]), ("0",))
     data = DataSet("corner", ("a",), split, None, "print", {})
-    assert all_pixels(resized(data, 1, 1 << 30).train).item() == 1  # their mean is 0.75
+    assert all_pixels(resize(data, 1, 1 << 30).train).item() == 1  # their mean is 0.75
 
 
 def test_opening_a_published_data_set_writes_nothing_to_the_working_directory() -> None:

@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from memwrap.data.splits import drawn, set_apart
+from memwrap.data.splits import draw_subset, hold_out
 from memwrap.errors import DataError
 
 SIZES = st.lists(st.integers(0, 30), min_size=1, max_size=8).filter(lambda sizes: sum(sizes) > 1)
@@ -26,14 +26,14 @@ def labels_of(sizes: list[int], seed: int = 0) -> Tensor:
 
 def given_by_class(sizes: list[int], amount: int | float, seed: int = 0) -> list[int]:
     labels = labels_of(sizes)
-    _, apart = set_apart(labels, amount, generator(seed), stratified=True)
+    _, apart = hold_out(labels, amount, generator(seed), stratified=True)
     return labels[apart].bincount(minlength=len(sizes)).tolist()
 
 
 @given(st.integers(0, 50), st.data(), st.integers(0, 9))
 def test_drawn_indices_are_different_ascending_and_below_the_count(count: int, data: st.DataObject, seed: int) -> None:
     samples = data.draw(st.integers(0, count))
-    indices = drawn(count, samples, generator(seed))
+    indices = draw_subset(count, samples, generator(seed))
     assert indices.dtype == torch.int64
     assert indices.tolist() == sorted(set(indices.tolist()))
     assert len(indices) == samples
@@ -44,7 +44,7 @@ def test_every_index_is_drawn_equally_often() -> None:
     source = generator()
     counts = torch.zeros(10)
     for _ in range(2000):
-        counts[drawn(10, 3, source)] += 1
+        counts[draw_subset(10, 3, source)] += 1
     # 600 expected, with a standard deviation of 20.
     assert (counts - 600).abs().max() < 100
 
@@ -54,7 +54,7 @@ def test_more_samples_than_images_are_refused_with_both_numbers(samples: int) ->
     with pytest.raises(
         DataError, match=re.escape(f"{samples} images are asked for, but there are 10; ask for no more")
     ):
-        drawn(10, samples, generator())
+        draw_subset(10, samples, generator())
 
 
 @given(SIZES, st.data(), st.booleans(), st.integers(0, 9))
@@ -63,7 +63,7 @@ def test_every_image_is_either_kept_or_apart(
 ) -> None:
     most = sum(sizes) - (sum(size > 0 for size in sizes) if stratified else 1)
     amount = data.draw(st.integers(0, most))
-    kept, apart = set_apart(labels_of(sizes, seed), amount, generator(seed), stratified)
+    kept, apart = hold_out(labels_of(sizes, seed), amount, generator(seed), stratified)
     for indices in (kept, apart):
         assert indices.dtype == torch.int64
         assert indices.tolist() == sorted(indices.tolist())
@@ -117,13 +117,13 @@ def test_stratified_shares_worked_out_by_hand(sizes: list[int], amount: int | fl
 
 def test_a_share_is_rounded_to_whole_images() -> None:
     for stratified in (True, False):
-        assert len(set_apart(labels_of([20, 13]), 0.2, generator(), stratified)[1]) == 7  # 6.6
+        assert len(hold_out(labels_of([20, 13]), 0.2, generator(), stratified)[1]) == 7  # 6.6
 
 
 def test_the_same_seed_gives_the_same_split_and_another_seed_another() -> None:
     labels = labels_of([40, 40])
     for stratified in (True, False):
-        first, again, other = (set_apart(labels, 20, generator(seed), stratified)[1] for seed in (1, 1, 2))
+        first, again, other = (hold_out(labels, 20, generator(seed), stratified)[1] for seed in (1, 1, 2))
         assert first.equal(again)
         assert not first.equal(other)
 
@@ -132,15 +132,15 @@ def test_stratified_every_image_of_a_class_is_set_apart_equally_often() -> None:
     labels, source = torch.tensor([0, 1] * 5), generator()
     counts = torch.zeros(10)
     for _ in range(2000):
-        counts[set_apart(labels, 4, source, stratified=True)[1]] += 1
+        counts[hold_out(labels, 4, source, stratified=True)[1]] += 1
     # 800 expected, with a standard deviation of 22.
     assert (counts - 800).abs().max() < 110
 
 
 def test_unstratified_the_classes_do_not_matter() -> None:
-    plain = set_apart(labels_of([30, 30]), 20, generator(3), stratified=False)[1]
-    assert plain.equal(set_apart(torch.zeros(60, dtype=torch.long), 20, generator(3), stratified=False)[1])
-    assert plain.equal(drawn(60, 20, generator(3)))
+    plain = hold_out(labels_of([30, 30]), 20, generator(3), stratified=False)[1]
+    assert plain.equal(hold_out(torch.zeros(60, dtype=torch.long), 20, generator(3), stratified=False)[1])
+    assert plain.equal(draw_subset(60, 20, generator(3)))
 
 
 @pytest.mark.parametrize("stratified", [True, False])
@@ -158,17 +158,17 @@ def test_unstratified_the_classes_do_not_matter() -> None:
 )
 def test_amounts_that_cannot_be_are_refused(amount: int | float, message: str, stratified: bool) -> None:
     with pytest.raises(DataError, match=re.escape(message)):
-        set_apart(labels_of([5, 5]), amount, generator(), stratified)
+        hold_out(labels_of([5, 5]), amount, generator(), stratified)
 
 
 def test_an_amount_that_would_empty_a_class_is_refused_with_the_most_that_is_possible() -> None:
     message = "9 of 11 images cannot be set apart, as each of 3 classes keeps one image; ask for at most 8"
     with pytest.raises(DataError, match=re.escape(message)):
-        set_apart(labels_of([5, 5, 1]), 9, generator(), stratified=True)
+        hold_out(labels_of([5, 5, 1]), 9, generator(), stratified=True)
 
 
 def test_no_images_at_all_leave_nothing_to_set_apart() -> None:
     none = torch.zeros(0, dtype=torch.long)
     for stratified in (True, False):
-        kept, apart = set_apart(none, 0, generator(), stratified)
+        kept, apart = hold_out(none, 0, generator(), stratified)
         assert len(kept) == len(apart) == 0

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from memwrap.data.labelled import HeldImages
+from memwrap.data.dataset import InMemoryImages
 from memwrap.data.statistics import MOST_MEASURED, channel_statistics
 
 
@@ -19,7 +19,7 @@ def pixels(*shape: int) -> Tensor:
 @pytest.mark.parametrize("channels", [1, 3])
 def test_agrees_with_numpy(count: int, channels: int) -> None:
     images = pixels(count, channels, 5, 7)
-    mean, std = channel_statistics(HeldImages(images))
+    mean, std = channel_statistics(InMemoryImages(images))
     values = images.numpy() / 255
     assert mean == pytest.approx(values.mean((0, 2, 3)), rel=1e-12)
     assert std == pytest.approx(values.std((0, 2, 3)), rel=1e-9)
@@ -27,19 +27,19 @@ def test_agrees_with_numpy(count: int, channels: int) -> None:
 
 def test_worked_out_by_hand() -> None:
     images = torch.tensor([[[[0, 255]], [[51, 51]]], [[[255, 0]], [[153, 153]]]], dtype=torch.uint8)
-    mean, std = channel_statistics(HeldImages(images))
+    mean, std = channel_statistics(InMemoryImages(images))
     assert mean == pytest.approx((0.5, 0.4))
     assert std == pytest.approx((0.5, 0.2))
 
 
 @pytest.mark.parametrize("level", [0, 100, 255])
 def test_a_channel_of_one_level_does_not_divide_by_zero(level: int) -> None:
-    mean, std = channel_statistics(HeldImages(torch.full((3, 1, 4, 4), level, dtype=torch.uint8)))
+    mean, std = channel_statistics(InMemoryImages(torch.full((3, 1, 4, 4), level, dtype=torch.uint8)))
     assert mean == pytest.approx((level / 255,))
     assert std == (1 / 255,)
 
 
-class Counted(HeldImages):
+class Counted(InMemoryImages):
     """Notes which images are asked for."""
 
     def __init__(self, images: Tensor) -> None:
@@ -64,4 +64,6 @@ def test_of_many_images_so_many_are_measured_from_the_first_to_the_last(count: i
 
 
 def test_gives_python_s_numbers() -> None:
-    assert {type(value) for values in channel_statistics(HeldImages(pixels(3, 3, 4, 4))) for value in values} == {float}
+    assert {type(value) for values in channel_statistics(InMemoryImages(pixels(3, 3, 4, 4))) for value in values} == {
+        float
+    }

@@ -13,8 +13,8 @@ from torch.testing import assert_close
 
 import memwrap
 from memwrap import InputError
-from memwrap.data.pictures import FITS, pixels_of
-from memwrap.data.transform import Transform, normalised
+from memwrap.data.decoding import FITS, to_pixels
+from memwrap.data.transform import Transform, normalize
 
 SVHN = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 CINIC10 = ((0.47889522, 0.47227842, 0.43047404), (0.24205776, 0.23828046, 0.25874835))
@@ -51,7 +51,7 @@ def test_other_sizes_are_fitted_as_files_are() -> None:
     image = pixels(3, 20, 31)
     for fit in FITS:
         found = Transform((3, 8, 8), *SVHN, fit)(image)
-        assert torch.equal(found, normalised(pixels_of(picture(image), (3, 8, 8), fit), *SVHN))
+        assert torch.equal(found, normalize(to_pixels(picture(image), (3, 8, 8), fit), *SVHN))
 
 
 @pytest.mark.parametrize("size", [8, 11])
@@ -75,13 +75,13 @@ def test_pictures_are_converted_to_the_model_s_colours() -> None:
 def test_undoing_gives_back_every_level_of_every_channel(statistics: tuple[tuple[float, ...], ...]) -> None:
     transform = Transform((3, 16, 16), *statistics)
     levels = torch.arange(256, dtype=torch.uint8).reshape(16, 16).expand(3, 16, 16)
-    assert torch.equal(transform.undone(transform(levels)), levels)
-    assert torch.equal(transform.undone(transform(levels.expand(2, 3, 16, 16))), levels.expand(2, 3, 16, 16))
+    assert torch.equal(transform.invert(transform(levels)), levels)
+    assert torch.equal(transform.invert(transform(levels.expand(2, 3, 16, 16))), levels.expand(2, 3, 16, 16))
 
 
 def test_undoing_clips_what_is_no_colour() -> None:
     transform = Transform((1, 1, 2), (0.5,), (0.5,))
-    assert transform.undone(torch.tensor([[[-9.0, 9.0]]])).flatten().tolist() == [0, 255]
+    assert transform.invert(torch.tensor([[[-9.0, 9.0]]])).flatten().tolist() == [0, 255]
 
 
 def test_lists_and_numpy_s_numbers_become_tuples_of_python_s() -> None:

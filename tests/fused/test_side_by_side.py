@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from memwrap import SettingsError, encoders, wrap
-from memwrap.data.labelled import HeldImages, LabelledImages
-from memwrap.data.transform import Transform
+from memwrap.data import InMemoryImages, LabelledImages, Transform
 from memwrap.errors import DivergedError
 from memwrap.fused import side_by_side
 from memwrap.fused.side_by_side import SideBySide, unfit
@@ -28,7 +27,7 @@ def images(count: int, seed: int, side: int = 8) -> LabelledImages:
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(3, (count,), generator=generator)
     pixels = torch.randint(120, (count, 3, side, side), generator=generator) + 60 * labels[:, None, None, None]
-    return LabelledImages(HeldImages(pixels.to(torch.uint8)), labels, tuple(map(str, range(count))))
+    return LabelledImages(InMemoryImages(pixels.to(torch.uint8)), labels, tuple(map(str, range(count))))
 
 
 def settings(seed: int, **changes: object) -> ResolvedSettings:

@@ -5,9 +5,7 @@ import torch
 from torch.testing import assert_close
 
 import memwrap
-from memwrap.data.labelled import HeldImages, LabelledImages
-from memwrap.data.sampling import RandomMemory
-from memwrap.data.transform import Transform
+from memwrap.data import InMemoryImages, LabelledImages, RandomMemory, Transform
 from memwrap.errors import SettingsError
 from memwrap.models.inference import accuracy_with_a_drawn_memory, encode_all, remember
 from memwrap.models.loading import Model
@@ -31,13 +29,13 @@ def new_model(variant: str = "memory_wrap") -> Model:
 
 
 def labelled(pixels: torch.Tensor) -> LabelledImages:
-    return LabelledImages(HeldImages(pixels), torch.arange(len(pixels)) % networks.CLASSES, ("",) * len(pixels))
+    return LabelledImages(InMemoryImages(pixels), torch.arange(len(pixels)) % networks.CLASSES, ("",) * len(pixels))
 
 
 @pytest.mark.parametrize("at_once", [1, 4, 11, 256])
 def test_images_are_encoded_in_evaluation_mode_however_many_at_once(pixels: torch.Tensor, at_once: int) -> None:
     model = new_model()
-    encodings = encode_all(model, HeldImages(pixels), at_once)
+    encodings = encode_all(model, InMemoryImages(pixels), at_once)
     assert encodings.shape == (COUNT, 6)
     model.eval()
     assert_close(encodings, torch.cat([model.encode(model.transform(image[None])) for image in pixels]).detach())
@@ -47,8 +45,8 @@ def test_modes_weights_and_statistics_stay_as_they_were(pixels: torch.Tensor) ->
     model = new_model()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     modes = {name: module.training for name, module in model.named_modules()}
-    encode_all(model, HeldImages(pixels))
-    remember(model, HeldImages(pixels), torch.arange(COUNT) % networks.CLASSES)
+    encode_all(model, InMemoryImages(pixels))
+    remember(model, InMemoryImages(pixels), torch.arange(COUNT) % networks.CLASSES)
     accuracy_with_a_drawn_memory(model, labelled(pixels), labelled(pixels), 5, torch.Generator())
     assert {name: model.get_submodule(name).training for name in modes} == modes
     assert_close(model.state_dict(), before, atol=0, rtol=0)
@@ -57,15 +55,15 @@ def test_modes_weights_and_statistics_stay_as_they_were(pixels: torch.Tensor) ->
 def test_encodings_are_exact_under_autocast_and_can_be_trained_on_afterwards(pixels: torch.Tensor) -> None:
     model = new_model()
     with torch.autocast("cpu", torch.bfloat16), torch.inference_mode():
-        encodings = encode_all(model, HeldImages(pixels))
-    assert_close(encodings, encode_all(model, HeldImages(pixels)), atol=0, rtol=0)
+        encodings = encode_all(model, InMemoryImages(pixels))
+    assert_close(encodings, encode_all(model, InMemoryImages(pixels)), atol=0, rtol=0)
     assert not encodings.requires_grad
     assert not encodings.is_inference()
 
 
 def test_a_remembered_memory_is_the_images_transformed(pixels: torch.Tensor) -> None:
     model, labels = new_model(), torch.arange(COUNT) % networks.CLASSES
-    remember(model, HeldImages(pixels), labels)
+    remember(model, InMemoryImages(pixels), labels)
     assert_close(model.remembered.images, model.transform(pixels), atol=0, rtol=0)
     assert model.remembered.labels.tolist() == labels.tolist()
     model.eval()
@@ -85,7 +83,7 @@ def test_accuracy_is_that_of_the_model_called_with_the_drawn_memory(variant: str
         predictions = [int(model(model.transform(image[None]), memory=memory).argmax()) for image in judged]
     wrong = 13  # of the labels
     labels = torch.tensor([(label + (row < wrong)) % networks.CLASSES for row, label in enumerate(predictions)])
-    images = LabelledImages(HeldImages(judged), labels, ("",) * 100)
+    images = LabelledImages(InMemoryImages(judged), labels, ("",) * 100)
     found = [
         accuracy_with_a_drawn_memory(model, images, training, 7, torch.Generator().manual_seed(seed)) for seed in (2, 3)
     ]

@@ -14,9 +14,9 @@ from torch.testing import assert_close
 
 import memwrap
 from memwrap import InputError, MemoryClassifier, NoMemoryError
-from memwrap.data.transform import Transform
+from memwrap.data import Transform
 from memwrap.models.loading import Model
-from memwrap.models.prediction import Prediction, Unreadable, judge, predict_files
+from memwrap.models.prediction import Prediction, UnreadableFile, judge, predict_files
 
 RED, GREEN, BLUE = (255, 0, 0), (0, 255, 0), (0, 0, 255)
 NAMES = ("red", "green", "blue")
@@ -169,7 +169,7 @@ def test_a_batch_of_unreadable_files_does_not_end_it(by_colour: MemoryClassifier
     for path in paths[:35]:
         path.write_bytes(b"")
     kinds = [type(each) for each in predict_files(by_colour, paths)]
-    assert kinds == [Unreadable] * 35 + [Prediction] * 5
+    assert kinds == [UnreadableFile] * 35 + [Prediction] * 5
 
 
 def test_a_file_named_twice_is_judged_twice(by_colour: MemoryClassifier, picture: Picture) -> None:
@@ -243,7 +243,7 @@ def test_an_unreadable_file_is_named_among_the_others(
     make(bad)
     first, second, third = predict_files(by_colour, [before.parent])
     assert (first.path, second.path, third.path) == (str(before), str(bad), str(after))
-    assert isinstance(second, Unreadable)
+    assert isinstance(second, UnreadableFile)
     assert second.reason.startswith(reason)
     assert [first.name, third.name] == ["red", "green"]  # type: ignore[union-attr]
 

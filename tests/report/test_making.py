@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from memwrap import InputError, MemoryClassifier, Transform, __version__
 from memwrap.attribution import deletion, heatmaps
-from memwrap.data.seeds import generator
+from memwrap.data import generator
 from memwrap.report import making
 from memwrap.report.content import Pictures
 from memwrap.report.making import content_for, hashes, new_manifest, page_for, pictures_of, report_of, report_on

@@ -13,9 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from memwrap.data.labelled import DataSet
-from memwrap.data.published import digits
-from memwrap.data.sources import open_data
+from memwrap.data import DataSet, digits, open_data
 from memwrap.errors import DataError, DivergedError, SaveError
 from memwrap.reproduce import running
 from memwrap.reproduce.grid import STANDARD, Task, settings_of
@@ -473,8 +471,8 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 import torch
-from memwrap.data.published import digits
-from memwrap.data.sources import open_data
+from memwrap.data import digits
+from memwrap.data import open_data
 from memwrap.reproduce.records import append
 from memwrap.reproduce.running import Loop, Means, run_missing
 from tests.reproduce.test_running import seeds, settings_for

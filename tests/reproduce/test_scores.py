@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from memwrap.data.published import digits
-from memwrap.data.seeds import generator
+from memwrap.data import digits, generator
 from memwrap.models.evaluation import Encoded, drawn_scores, draws_of
 from memwrap.models.inference import encode_all
 from memwrap.reproduce.scores import metrics_of, published_share

@@ -11,9 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from memwrap.data.labelled import DataSet, LabelledImages
-from memwrap.data.published import digits
-from memwrap.data.seeds import generator
+from memwrap.data import DataSet, LabelledImages, digits, generator
 from memwrap.errors import DataError, RunError
 from memwrap.models.evaluation import Encoded, drawn_scores, draws_of
 from memwrap.models.loading import Model

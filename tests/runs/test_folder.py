@@ -17,8 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import memwrap
-from memwrap.data.labelled import DataSet
-from memwrap.data.published import digits
+from memwrap.data import DataSet, digits
 from memwrap.errors import RunError, SaveError
 from memwrap.runs.data import data_of
 from memwrap.runs.evaluation import finished_model

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import memwrap
-from memwrap.data.published import digits
+from memwrap.data import digits
 from memwrap.errors import SaveError, TrainingError
 from memwrap.runs.folder import open_run
 from memwrap.runs.training import begin, resume

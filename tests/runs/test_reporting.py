@@ -7,9 +7,7 @@ import pytest
 import torch
 
 from memwrap import RunError, SettingsError
-from memwrap.data.labelled import DataSet
-from memwrap.data.pictures import read_picture
-from memwrap.data.sources import open_data
+from memwrap.data import DataSet, decode_image, open_data
 from memwrap.report.page import memory_pixels
 from memwrap.runs.folder import Run, open_run
 from memwrap.runs.reporting import source_at
@@ -50,7 +48,7 @@ def test_memory_images_are_called_as_their_files(data: DataSet, tmp_path: Path) 
     assert len(source.memory_names) == len(pixels) == 7
     assert len(set(source.memory_names)) == 7
     for name, found, label in zip(source.memory_names, pixels, source.model.remembered.labels.tolist(), strict=True):
-        assert found.equal(read_picture((Path(data.name) / name).read_bytes(), (3, 8, 8), "crop"))
+        assert found.equal(decode_image((Path(data.name) / name).read_bytes(), (3, 8, 8), "crop"))
         assert name.startswith(source.model.class_name(label))
 
 

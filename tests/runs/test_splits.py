@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from memwrap.data.labelled import DataSet, HeldImages, LabelledImages
-from memwrap.data.seeds import generator
+from memwrap.data import DataSet, InMemoryImages, LabelledImages, generator
 from memwrap.errors import DataError, RunError
 from memwrap.runs.splits import Splits, from_json, split
 from memwrap.training.settings import VARIANTS, Settings
@@ -22,7 +21,7 @@ from memwrap.training.settings import VARIANTS, Settings
 def images_of(labels: Tensor) -> LabelledImages:
     """Each image is filled with its own number."""
     pixels = torch.arange(len(labels)).to(torch.uint8).reshape(-1, 1, 1, 1).expand(-1, 1, 2, 2)
-    return LabelledImages(HeldImages(pixels), labels, tuple(f"image {index}" for index in range(len(labels))))
+    return LabelledImages(InMemoryImages(pixels), labels, tuple(f"image {index}" for index in range(len(labels))))
 
 
 def data_of(labels: Tensor, test: int | None = None) -> DataSet:

@@ -12,9 +12,7 @@ import torch
 from PIL import Image
 
 import memwrap
-from memwrap.data.labelled import DataSet
-from memwrap.data.published import digits
-from memwrap.data.seeds import generator
+from memwrap.data import DataSet, digits, generator
 from memwrap.errors import DataError, NonFiniteError, RunError, SettingsError
 from memwrap.runs import training
 from memwrap.runs.data import data_for, data_of

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from memwrap.data.transform import Transform
+from memwrap.data import Transform
 from memwrap.training.augmentation import ERASED, NUMBERS, SHIFT, draw, prepared
 from memwrap.training.settings import AUGMENTATIONS
 

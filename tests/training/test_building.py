@@ -14,8 +14,7 @@ from torch.testing import assert_close
 
 import memwrap
 from memwrap import InputError, encoders, wrap
-from memwrap.data.labelled import HeldImages
-from memwrap.data.statistics import channel_statistics
+from memwrap.data import InMemoryImages, channel_statistics
 from memwrap.models.loading import Model
 from memwrap.models.wrapping import wrap_own
 from memwrap.training.building import new_model, size_for
@@ -24,12 +23,12 @@ from memwrap.training.settings import ResolvedSettings, Settings
 CLASSES = ("cat", "dog", "eel")
 
 
-def images(channels: int = 3, side: int = 8) -> HeldImages:
+def images(channels: int = 3, side: int = 8) -> InMemoryImages:
     generator = torch.Generator().manual_seed(1)
-    return HeldImages(torch.randint(256, (6, channels, side, side), dtype=torch.uint8, generator=generator))
+    return InMemoryImages(torch.randint(256, (6, channels, side, side), dtype=torch.uint8, generator=generator))
 
 
-def built(pixels: HeldImages | None = None, **settings: Any) -> Model:
+def built(pixels: InMemoryImages | None = None, **settings: Any) -> Model:
     return new_model(ResolvedSettings(**{"encoder": "tiny", **settings}), CLASSES, pixels or images())
 
 

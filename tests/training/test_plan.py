@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from memwrap.data.sampling import BalancedMemory, MemorySampler, RandomMemory
+from memwrap.data import BalancedMemory, MemorySampler, RandomMemory
 from memwrap.errors import SettingsError
 from memwrap.training.augmentation import NUMBERS
 from memwrap.training.plan import Plan, PlannedStep

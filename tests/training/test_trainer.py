@@ -16,10 +16,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from memwrap import encoders
-from memwrap.data.folders import read_folder
-from memwrap.data.labelled import LabelledImages
-from memwrap.data.sampling import BalancedMemory, RandomMemory
-from memwrap.data.streamed import ENOUGH_FOR_WORKERS, StreamedImages
+from memwrap.data import ENOUGH_FOR_WORKERS, BalancedMemory, LabelledImages, RandomMemory, StreamedImages, read_folder
 from memwrap.errors import SettingsError, TrainingError
 from memwrap.models.loading import Model
 from memwrap.training import Trainer, augmentation

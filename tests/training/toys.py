@@ -6,8 +6,7 @@ import torch
 from torch import nn
 
 import memwrap
-from memwrap.data.labelled import HeldImages, LabelledImages
-from memwrap.data.transform import Transform
+from memwrap.data import InMemoryImages, LabelledImages, Transform
 from memwrap.models.loading import Model
 from memwrap.training import Trainer
 from memwrap.training.settings import ResolvedSettings
@@ -40,7 +39,7 @@ def toy_data(count: int = IMAGES) -> LabelledImages:
     pixels = torch.randint(156, (count, 3, 8, 8), dtype=torch.uint8, generator=generator)
     labels = torch.randperm(count, generator=generator) % CLASSES
     pixels[torch.arange(count), labels] += 60
-    return LabelledImages(HeldImages(pixels), labels, tuple(f"{number}.png" for number in range(count)))
+    return LabelledImages(InMemoryImages(pixels), labels, tuple(f"{number}.png" for number in range(count)))
 
 
 def toy_settings(**given: Any) -> ResolvedSettings:

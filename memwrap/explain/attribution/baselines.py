@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv2d, pad
 
-from memwrap.data.transform import normalised
+from memwrap.data import normalize
 from memwrap.errors import InputError
 from memwrap.explain.model import ExplainableModel
 
@@ -39,7 +39,7 @@ def check_baseline(name: str) -> None:
 def _colour(pixel: int, images: Tensor, model: ExplainableModel) -> Tensor:
     """Images of one colour, given as a pixel's value from 0 to 255 in each channel."""
     mean, std = model.transform.mean, model.transform.std
-    return normalised(torch.full_like(images, pixel), mean, std).to(images.dtype)
+    return normalize(torch.full_like(images, pixel), mean, std).to(images.dtype)
 
 
 def _blurred(images: Tensor) -> Tensor:

@@ -19,8 +19,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 
-from memwrap.data.labelled import LabelledImages
-from memwrap.data.transform import Transform
+from memwrap.data import LabelledImages, Transform
 from memwrap.models.classifier import MemoryClassifier
 from memwrap.models.surgery.modules import get_logits
 from memwrap.reproduce.bench.packages import taken_from

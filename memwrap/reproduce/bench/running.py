@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 import torch
 
 from memwrap import encoders
-from memwrap.data.labelled import DataSet
+from memwrap.data import DataSet
 from memwrap.errors import SettingsError
 from memwrap.reproduce.bench import attention, inference, memory, training
 from memwrap.reproduce.bench.amounts import amounts_for, encoders_for

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from memwrap.data.labelled import DataSet, HeldImages, LabelledImages
+from memwrap.data import DataSet, InMemoryImages, LabelledImages
 from memwrap.errors import DataError
 from memwrap.models.loading import Model
 from memwrap.nn import gpu
@@ -33,7 +33,7 @@ def images_for(count: int) -> LabelledImages:
     labels = torch.arange(count) % CLASSES
     rows = torch.arange(SIDE) * CLASSES // SIDE
     pixels += (BRIGHTER * (rows == labels[:, None])).to(torch.uint8)[:, None, :, None]
-    return LabelledImages(HeldImages(pixels), labels, tuple(map(str, range(count))))
+    return LabelledImages(InMemoryImages(pixels), labels, tuple(map(str, range(count))))
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def supply_from(data: DataSet, amounts: Amounts) -> Supply:
     They have to be such as the paper's, as all that is measured is.
     """
     images, needed = data.train.images, max(amounts.images, amounts.inference_batch, amounts.memory)
-    if not isinstance(images, HeldImages) or images.shape != (3, SIDE, SIDE) or len(data.classes) != CLASSES:
+    if not isinstance(images, InMemoryImages) or images.shape != (3, SIDE, SIDE) or len(data.classes) != CLASSES:
         raise DataError(
             f"{data.name}: has images of shape {images.shape} and {len(data.classes)} classes; expected "
             f"{(3, SIDE, SIDE)}, held in memory, and {CLASSES} classes, as svhn and cifar10 have them"

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from memwrap.data.labelled import LabelledImages
+from memwrap.data import LabelledImages
 from memwrap.fused.side_by_side import SideBySide
 from memwrap.models.classifier import MemoryClassifier
 from memwrap.models.loading import Model

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from memwrap import MemoryClassifier, MemoryWrap, Transform
-from memwrap.data.published import digits
+from memwrap.data import digits
 from memwrap.models.base import Origin
 from memwrap.runs.training import begin
 from memwrap.training.recipes import recipe

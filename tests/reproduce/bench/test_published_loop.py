@@ -34,13 +34,13 @@ def loop_for(settings: ResolvedSettings) -> PublishedLoop:
     return PublishedLoop(published_model(model), images_for(IMAGES), settings, model.transform)
 
 
-def pixels_of(indices: slice) -> Tensor:
+def to_pixels(indices: slice) -> Tensor:
     return torch.cat(list(images_for(IMAGES).images.batches([torch.arange(IMAGES)[indices]])))
 
 
 def test_with_the_same_weights_it_gives_the_same_logits() -> None:
     model = new_model(settings_for()).eval()
-    images, memory = model.transform(pixels_of(slice(0, 9))), model.transform(pixels_of(slice(9, None)))
+    images, memory = model.transform(to_pixels(slice(0, 9))), model.transform(to_pixels(slice(9, None)))
     with torch.no_grad():
         assert_close(published_model(model).eval()(images, memory), model(images, memory))
 
@@ -50,7 +50,7 @@ def test_a_step_moves_the_weights_as_ours_does() -> None:
     ours, theirs = new_model(settings), loop_for(settings)
     optimizer = Trainer(ours, images_for(IMAGES), settings).optimizer
     labels = images_for(IMAGES).labels[:8]
-    images = ours.transform(pixels_of(slice(0, 14)))
+    images = ours.transform(to_pixels(slice(0, 14)))
     batch = Batch(images, torch.zeros(14, 0), labels)
     ours.train(), theirs.model.train()
     for _ in range(3):
@@ -66,7 +66,7 @@ def test_pictures_become_what_our_models_take() -> None:
     pictures = Pictures(data, transform)
     assert len(pictures) == IMAGES
     images, labels = zip(*(pictures[index] for index in range(IMAGES)), strict=True)
-    assert_close(torch.stack(images), transform(pixels_of(slice(None))))
+    assert_close(torch.stack(images), transform(to_pixels(slice(None))))
     assert list(labels) == data.labels.tolist()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from memwrap.data.labelled import DataSet, HeldImages, LabelledImages
+from memwrap.data import DataSet, InMemoryImages, LabelledImages
 from memwrap.errors import DataError, RunError, SaveError, SettingsError
 from memwrap.reproduce.bench import running
 from memwrap.reproduce.bench.amounts import CPU_ENCODERS, CUDA, QUICK, amounts_for, encoders_for
@@ -211,14 +211,14 @@ def real(count: int, classes: int = 10, side: int = 32) -> DataSet:
     """Images that say by their first pixel which they are, class by class."""
     pixels = torch.zeros(count, 3, side, side, dtype=torch.uint8)
     pixels[:, 0, 0, 0] = torch.arange(count)
-    images = LabelledImages(HeldImages(pixels), torch.arange(count) * classes // count, ("",) * count)
+    images = LabelledImages(InMemoryImages(pixels), torch.arange(count) * classes // count, ("",) * count)
     return DataSet("/home/me/own.zip", tuple(map(str, range(classes))), images, None, "f00d")
 
 
 def test_images_may_be_given_and_are_taken_from_all_classes() -> None:
     where = stand_for(Asked(quick=True), CPU, real(100))
     taken = where.supply.take(20)
-    assert isinstance(taken.images, HeldImages)
+    assert isinstance(taken.images, InMemoryImages)
     assert taken.images.pixels[:, 0, 0, 0].tolist() == list(range(0, 100, 5))
     assert taken.labels.tolist() == sorted(2 * list(range(10)))
     record = record_of(resolve_settings(Asked(quick=True), CPU), where, [], complete=True)

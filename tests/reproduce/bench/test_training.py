@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from memwrap.data.sampling import RandomMemory
+from memwrap.data import RandomMemory
 from memwrap.fused import side_by_side
 from memwrap.reproduce.bench import training
 from memwrap.reproduce.bench.record import LeftOut, Row

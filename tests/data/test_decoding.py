@@ -11,7 +11,7 @@ import torch
 from PIL import Image, ImageFile, ImageOps, JpegImagePlugin
 from torch import Tensor
 
-from memwrap.data.pictures import adjustment, converted, decoded, fitted, picture_size, pixels_of, read_picture
+from memwrap.data.decoding import adjustment, converted, decode_image, decoded, fitted, image_size, to_pixels
 from memwrap.errors import DataError
 
 
@@ -101,7 +101,7 @@ def test_floats_are_taken_as_0_to_1_only_if_none_exceeds_1() -> None:
 @pytest.mark.parametrize("kind", ["PNG", "TIFF"])
 def test_16_bits_keep_their_brightness_in_files(kind: str) -> None:
     content = file_of(Image.fromarray(np.array([[0, 128, 32768, 65535]], dtype=np.uint16)), kind)
-    assert read_picture(content, (1, 1, 4), "crop").tolist() == [[[0, 0, 128, 255]]]
+    assert decode_image(content, (1, 1, 4), "crop").tolist() == [[[0, 0, 128, 255]]]
 
 
 def test_a_transparent_palette_colour_is_white() -> None:
@@ -111,7 +111,7 @@ def test_a_transparent_palette_colour_is_white() -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             content = file_of(picture, transparency=transparency)
-            assert read_picture(content, (1, 1, 2), "crop").tolist() == [[[10, 255]]]
+            assert decode_image(content, (1, 1, 2), "crop").tolist() == [[[10, 255]]]
 
 
 @pytest.mark.parametrize(
@@ -125,14 +125,14 @@ def test_a_transparent_palette_colour_is_white() -> None:
     ids=["16 bits", "gray", "rgb", "1 bit"],
 )  # fmt: skip
 def test_a_transparent_colour_outside_of_palettes_is_white(content: bytes) -> None:
-    first = read_picture(content, (3, 1, 2), "crop")[:, 0, 0]
+    first = decode_image(content, (3, 1, 2), "crop")[:, 0, 0]
     assert first.tolist() == [255, 255, 255]
 
 
 def test_the_first_frame_of_an_animation_is_taken() -> None:
     frames = [gray([[50]]), gray([[200]])]
     content = file_of(frames[0], "GIF", save_all=True, append_images=frames[1:])
-    assert read_picture(content, (1, 1, 1), "crop").item() == 50
+    assert decode_image(content, (1, 1, 1), "crop").item() == 50
 
 
 UPRIGHT = {
@@ -156,19 +156,19 @@ def test_pictures_are_turned_as_the_camera_was_held(number: int, kind: str) -> N
     with Image.open(io.BytesIO(content)) as picture:
         assert levels(ImageOps.exif_transpose(picture)) == UPRIGHT[number]
     height, width = len(UPRIGHT[number]), len(UPRIGHT[number][0])
-    assert picture_size(content) == (width, height)
+    assert image_size(content) == (width, height)
     assert decoded(content, (1, height, width), "crop").adjustment == "as they were"
 
 
 def test_damaged_exif_data_leave_the_picture_as_it_lies() -> None:
     content = file_of(gray(UPRIGHT[1]), exif=b"Exif\0\0nonsense that is no TIFF header")
-    assert read_picture(content, (1, 2, 3), "crop").tolist() == [UPRIGHT[1]]
-    assert picture_size(content) == (3, 2)
+    assert decode_image(content, (1, 2, 3), "crop").tolist() == [UPRIGHT[1]]
+    assert image_size(content) == (3, 2)
 
 
 def test_size_needs_no_more_than_the_header() -> None:
     content = file_of(noise(640, 480))
-    assert picture_size(content[:200]) == (640, 480)
+    assert image_size(content[:200]) == (640, 480)
 
 
 def test_crop_covers_and_keeps_the_middle() -> None:
@@ -234,7 +234,7 @@ def test_unknown_ways_are_refused_by_name() -> None:
 
 def test_pixels_are_channels_first() -> None:
     picture = Image.fromarray(np.arange(24, dtype=np.uint8).reshape(2, 4, 3))
-    pixels = read_picture(file_of(picture), (3, 2, 4), "crop")
+    pixels = decode_image(file_of(picture), (3, 2, 4), "crop")
     assert pixels.dtype == torch.uint8
     assert pixels.is_contiguous()
     assert pixels.tolist() == np.arange(24).reshape(2, 4, 3).transpose(2, 0, 1).tolist()
@@ -244,7 +244,7 @@ def test_pixels_are_channels_first() -> None:
 def test_an_opened_picture_gives_the_pixels_of_its_file(channels: int) -> None:
     content = file_of(noise(32, 16).convert("RGBA"), exif=with_orientation(6))
     with Image.open(io.BytesIO(content)) as picture:
-        assert torch.equal(pixels_of(picture, (channels, 9, 9), "pad"), read_picture(content, (channels, 9, 9), "pad"))
+        assert torch.equal(to_pixels(picture, (channels, 9, 9), "pad"), decode_image(content, (channels, 9, 9), "pad"))
 
 
 @pytest.mark.parametrize("number", [1, 6])
@@ -271,7 +271,7 @@ def test_jpegs_are_never_decoded_below_the_target(
     sizes = []
     load = JpegImagePlugin.JpegImageFile.load
     monkeypatch.setattr(JpegImagePlugin.JpegImageFile, "load", lambda self: sizes.append(self.size) or load(self))
-    read_picture(content, shape, "crop")
+    decode_image(content, shape, "crop")
     width, height = sizes[0] if number == 1 else sizes[0][::-1]
     full = (256, 128) if number == 1 else (128, 256)
     assert (width, height) == full or (width >= 2 * shape[2] and height >= 2 * shape[1])
@@ -285,16 +285,16 @@ def difference(one: Tensor, other: Tensor) -> float:
 @pytest.mark.parametrize("part", [0.5, 0.9])
 def test_a_truncated_file_is_refused(kind: str, part: float) -> None:
     content = file_of(noise(320, 240), kind)
-    assert read_picture(content, (3, 8, 8), "crop").shape == (3, 8, 8)
+    assert decode_image(content, (3, 8, 8), "crop").shape == (3, 8, 8)
     with pytest.raises(DataError, match=r"^truncated or damaged: \w+: ."):
-        read_picture(content[: int(len(content) * part)], (3, 8, 8), "crop")
+        decode_image(content[: int(len(content) * part)], (3, 8, 8), "crop")
 
 
 def test_a_damaged_png_is_refused() -> None:
     content = bytearray(file_of(noise(64, 64)))
     content[len(content) // 2] ^= 255
     with pytest.raises(DataError, match=r"^truncated or damaged: "):
-        read_picture(bytes(content), (3, 8, 8), "crop")
+        decode_image(bytes(content), (3, 8, 8), "crop")
 
 
 @pytest.mark.parametrize(
@@ -309,9 +309,9 @@ def test_a_damaged_png_is_refused() -> None:
 )
 def test_what_is_no_image_is_refused_in_short(content: bytes, reason: str) -> None:
     with pytest.raises(DataError, match=reason):
-        read_picture(content, (3, 8, 8), "crop")
+        decode_image(content, (3, 8, 8), "crop")
     with pytest.raises(DataError, match=reason):
-        picture_size(content)
+        image_size(content)
 
 
 @pytest.mark.parametrize(("side", "count"), [(60000, 3600000000), (10000, 100000000)])
@@ -319,25 +319,25 @@ def test_a_picture_that_claims_too_many_pixels_is_refused_before_it_is_decoded(
     side: int, count: int, recwarn: pytest.WarningsRecorder
 ) -> None:
     with pytest.raises(DataError, match=f"^decompression bomb: {count} pixels$"):
-        read_picture(png(side, side, 8, 2, b""), (3, 8, 8), "crop")
+        decode_image(png(side, side, 8, 2, b""), (3, 8, 8), "crop")
 
 
 def test_the_limit_is_pillows_own(monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder) -> None:
     content = file_of(noise(16, 16))
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 256)
-    read_picture(content, (3, 8, 8), "crop")
+    decode_image(content, (3, 8, 8), "crop")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 255)
     with pytest.raises(DataError, match=r"^decompression bomb: 256 pixels$"):
-        read_picture(content, (3, 8, 8), "crop")
+        decode_image(content, (3, 8, 8), "crop")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
-    read_picture(content, (3, 8, 8), "crop")
+    decode_image(content, (3, 8, 8), "crop")
 
 
 def test_a_bomb_is_refused_where_warnings_are_errors() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(DataError, match=r"^decompression bomb: 100000000 pixels$"):
-            read_picture(png(10000, 10000, 8, 2, b""), (3, 8, 8), "crop")
+            decode_image(png(10000, 10000, 8, 2, b""), (3, 8, 8), "crop")
 
 
 def test_short_memory_is_not_blamed_on_the_picture(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -346,4 +346,4 @@ def test_short_memory_is_not_blamed_on_the_picture(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(ImageFile.ImageFile, "load", full)
     with pytest.raises(MemoryError):
-        read_picture(file_of(noise(8, 8), "BMP"), (3, 8, 8), "crop")
+        decode_image(file_of(noise(8, 8), "BMP"), (3, 8, 8), "crop")

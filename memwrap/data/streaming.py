@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from memwrap.data.containers import Container
-from memwrap.data.pictures import read_picture
+from memwrap.data.decoding import decode_image
 from memwrap.errors import DataError, brief
 
 # For fewer images than these, starting worker processes takes longer than reading.
@@ -66,7 +66,7 @@ class _Reader(Dataset[Tensor | str]):
         for row, index in enumerate(indices):
             name = self.names[index]
             try:
-                pixels[row] = read_picture(self.container.read(name), self.shape, self.how)
+                pixels[row] = decode_image(self.container.read(name), self.shape, self.how)
             except DataError as error:
                 return f"{self.container.path}: {name}: {error}; was it changed or moved after the data were opened?"
         return pixels

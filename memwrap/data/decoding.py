@@ -42,30 +42,30 @@ class Decoded:
     adjustment: str  # see `adjustment`
 
 
-def read_picture(content: bytes, shape: tuple[int, int, int], how: str) -> Tensor:
+def decode_image(content: bytes, shape: tuple[int, int, int], how: str) -> Tensor:
     """The pixels, uint8 (C, H, W), of an image file's content; a DataError says in short why there are none."""
     return decoded(content, shape, how).pixels
 
 
 def decoded(content: bytes, shape: tuple[int, int, int], how: str) -> Decoded:
-    """As `read_picture`, with what a record says about the picture."""
+    """As `decode_image`, with what a record says about the picture."""
     _, height, width = shape
     with _opened(content) as picture:
         mode, size = picture.mode, picture.size
         _read_smaller(picture, height, width)
-        pixels = pixels_of(picture, shape, how)
+        pixels = to_pixels(picture, shape, how)
         size = _turned(size, _orientation(picture))  # only now: a PNG file may keep its EXIF data behind the pixels
     return Decoded(pixels, mode, adjustment(*size, height, width, how))
 
 
-def pixels_of(picture: Image.Image, shape: tuple[int, int, int], how: str) -> Tensor:
+def to_pixels(picture: Image.Image, shape: tuple[int, int, int], how: str) -> Tensor:
     """A Pillow picture, converted and fitted -> its pixels, uint8 (C, H, W)"""
     channels, height, width = shape
     rows = np.array(fitted(converted(picture, channels), height, width, how))  # (H, W) or (H, W, C)
     return torch.from_numpy(rows).reshape(height, width, channels).permute(2, 0, 1).contiguous()
 
 
-def picture_size(content: bytes) -> tuple[int, int]:
+def image_size(content: bytes) -> tuple[int, int]:
     """Width and height of a picture held upright, from its header alone."""
     with _opened(content) as picture:
         return _header_size(picture)

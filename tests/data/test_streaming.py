@@ -15,9 +15,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from memwrap.data import streamed
+from memwrap.data import streaming
 from memwrap.data.containers import open_container
-from memwrap.data.streamed import StreamedImages
+from memwrap.data.streaming import StreamedImages
 from memwrap.errors import DataError
 
 COUNT = 300
@@ -84,7 +84,7 @@ def test_images_at_indices_are_those_images(source: Path) -> None:
 
 
 def test_few_images_are_read_without_workers(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streamed, "DataLoader", None)
+    monkeypatch.setattr(streaming, "DataLoader", None)
     (batch,) = images(source, 2).batches([torch.arange(20)])
     assert batch[:, 0, 0, 0].tolist() == list(range(20))
     with pytest.raises(TypeError):  # so many are not
@@ -145,7 +145,7 @@ def test_a_worker_that_is_killed_is_an_error_in_plain_words(source: Path, monkey
     def killed(*_: object) -> None:  # as by a system that runs out of memory
         os.kill(os.getpid(), signal.SIGKILL)
 
-    monkeypatch.setattr(streamed, "read_picture", killed)  # forked workers have it too
+    monkeypatch.setattr(streaming, "decode_image", killed)  # forked workers have it too
     with pytest.raises(DataError, match=r"a process that reads images ended .*try without, workers=0"):
         list(images(source, 1).batches(torch.arange(COUNT).split(100)))
     assert workers_alive() == 0
@@ -155,7 +155,7 @@ def test_workers_have_one_thread_each(source: Path, monkeypatch: pytest.MonkeyPa
     def threads(*_: object) -> Tensor:
         return torch.full(SHAPE, torch.get_num_threads(), dtype=torch.uint8)
 
-    monkeypatch.setattr(streamed, "read_picture", threads)
+    monkeypatch.setattr(streaming, "decode_image", threads)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:

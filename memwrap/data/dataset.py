@@ -1,5 +1,6 @@
 """Images of one shape with their labels, wherever the pixels are kept."""
 
+import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -24,7 +25,7 @@ class Images(Protocol):
         """The images at these indices (n,), in this order."""
 
 
-class HeldImages:
+class InMemoryImages:
     """Images that lie in memory, of the CPU or a card: pixels uint8 (N, C, H, W)."""
 
     def __init__(self, pixels: Tensor) -> None:
@@ -42,12 +43,12 @@ class HeldImages:
         for rows in indices:
             yield self.pixels[rows.to(self.pixels.device)]
 
-    def at(self, indices: Tensor) -> "HeldImages":
-        return HeldImages(self.pixels[indices.to(self.pixels.device)])
+    def at(self, indices: Tensor) -> "InMemoryImages":
+        return InMemoryImages(self.pixels[indices.to(self.pixels.device)])
 
-    def to(self, device: torch.device) -> "HeldImages":
+    def to(self, device: torch.device) -> "InMemoryImages":
         """The same images in another device's memory."""
-        return HeldImages(self.pixels.to(device))
+        return InMemoryImages(self.pixels.to(device))
 
 
 @dataclass(frozen=True)
@@ -78,3 +79,15 @@ class DataSet:
     fingerprint: str  # changes when the images or their order do
     record: dict[str, Any] = field(default_factory=dict)  # JSON values: how images were converted, what was left out
     warnings: tuple[str, ...] = ()  # what its user should know before trusting a result
+
+
+def count_shared(images: Images, others: Images) -> int:
+    """The number of images that equal one of the others, pixel for pixel."""
+    known = set(_digests(others))
+    return sum(digest in known for digest in _digests(images))
+
+
+def _digests(images: Images) -> Iterator[bytes]:
+    for pixels in images.batches(torch.split(torch.arange(len(images)), 256)):
+        for image in pixels.cpu().numpy():
+            yield hashlib.sha256(image.tobytes()).digest()

@@ -5,7 +5,7 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from memwrap.data.listing import Entry, Listing, arranged, natural
+from memwrap.data.layout import Entry, Listing, arranged, natural
 from memwrap.errors import DataError
 
 
