@@ -94,7 +94,7 @@ def side_by_side(asked: Asked, folder: Path, variants: list[str], seeds: range) 
                 yield asked.line(variant, seed) | {"error": str(failure)}
                 continue
             run.save()
-            run.go_on()  # no step is left: the model remembers its memory
+            run.train()  # no step is left: the model remembers its memory
             evaluation = evaluate_run(run.run, run.model, data, None, "test")
             yield asked.line(variant, seed) | ending(run.run.path, seconds, evaluation)
 

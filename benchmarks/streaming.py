@@ -49,13 +49,13 @@ def train(folder: Path, size: int, workers: int, steps: int, answer: "multiproce
         data.classes,
     )
     trainer = Trainer(new_model(settings, data.classes, data.train.images), data.train, settings)
-    moments = trainer.moments()
-    next(moments)
+    training = trainer.run()
+    next(training)
     begun = time.monotonic()
     for _ in range(steps):
-        next(moments)
+        next(training)
     answer.put(steps * settings.batch_size / (time.monotonic() - begun))
-    moments.close()
+    training.close()
 
 
 def peak_memory(process: multiprocessing.Process) -> float:

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from memwrap.cli.callbacks import reading_bars
 from memwrap.cli.terminal import errors
-from memwrap.cli.watch import reading_bars
 
 
 @dataclass(frozen=True)

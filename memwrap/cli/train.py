@@ -10,12 +10,13 @@ import torch
 import typer
 
 from memwrap import encoders
+from memwrap.cli.callbacks import LogLines, ProgressBar, TensorBoardCurves, curve_writer, training_bar
 from memwrap.cli.evaluate import keep_evaluation, show_evaluation
 from memwrap.cli.failures import INTERRUPTED
 from memwrap.cli.reading import Reading
 from memwrap.cli.signals import stop_on_signals
 from memwrap.cli.terminal import at_home, device_named, errors, print_json, warn
-from memwrap.cli.watch import BarWatcher, LineWatcher, TensorBoardWatcher, curve_writer, training_bar
+from memwrap.cli.callbacks import ProgressBar, LogLines, TensorBoardCurves, curve_writer, training_bar
 from memwrap.data import PUBLISHED, DataSet
 from memwrap.encoders.registry import TIMM, timm_facts
 from memwrap.errors import DataError, DivergedError, SettingsError
@@ -217,12 +218,12 @@ def _watched(begun: training.RunTraining, tensorboard: bool) -> tuple[bool, bool
     with ExitStack() as stack:
         stop = stack.enter_context(stop_on_signals(say))
         if tensorboard:
-            begun.watchers.append(stack.enter_context(TensorBoardWatcher(begun.run.path / "tensorboard", first)))
+            begun.callbacks.append(stack.enter_context(TensorBoardCurves(begun.run.path / "tensorboard", first)))
         if errors.is_terminal and not errors.is_dumb_terminal:
-            begun.watchers.append(BarWatcher(stack.enter_context(training_bar(errors)), epochs))
+            begun.callbacks.append(ProgressBar(stack.enter_context(training_bar(errors)), epochs))
         else:
-            begun.watchers.append(LineWatcher(errors, epochs))
-        return begun.go_on(stop), stop()
+            begun.callbacks.append(LogLines(errors, epochs))
+        return begun.train(stop), stop()
 
 
 def _evaluated(begun: training.RunTraining) -> dict[str, Any]:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import typer
 
+from memwrap.cli.callbacks import reading_bars
 from memwrap.cli.failures import DIFFERENT
 from memwrap.cli.terminal import device_named, errors, plain_console, print_json
-from memwrap.cli.watch import reading_bars
 from memwrap.errors import DataError, RunError
 from memwrap.report.making import Source
 from memwrap.report.page import TOLERANCE

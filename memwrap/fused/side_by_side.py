@@ -12,17 +12,18 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from memwrap.data import InMemoryImages, derive_seed
 from memwrap.errors import DivergedError, SettingsError
 from memwrap.fused.stacked.obstacles import unstackable
 from memwrap.fused.stacked.stack import Stack, StackedSgd
 from memwrap.nn import gpu
+from memwrap.nn.layer import MemoryWrap, first_half
 from memwrap.nn.tracing import checks_disabled
 from memwrap.training import augmentation
 from memwrap.training.schedule import learning_rate
-from memwrap.training.step import first_part, logits_of_inputs, optimization_step
+from memwrap.training.step import optimization_step
 from memwrap.training.trainer import Progress, Trainer
 
 STEPS_AT_ONCE = 256  # whose draws lie on the device
@@ -127,7 +128,7 @@ class _Group:
         self.rate = torch.zeros((), device=device)
         self.optimizer = StackedSgd(self.stack, self.rate, settings.momentum, settings.weight_decay, settings.clip)
         self.images = len(next(first.plan.steps(0, 1)).indices)
-        self.first = first_part(first.model.layer, self.images, settings.batch_size)
+        self.first = _first_part(first.model.layer, self.images, settings.batch_size)
         shape = first.model.transform.shape
         # On the device, as nothing can be brought there while a graph is captured: of each run and channel.
         self.mean, self.std = (torch.zeros(runs, shape[0], device=device) for _ in range(2))
@@ -212,10 +213,10 @@ class _Group:
         """pixels (S * (B + M), C, H, W) and the numbers for their changes -> logits (S, B, classes)"""
         inputs = self.settings.batch_size
         mean, std = (_for_each_image(values, len(pixels)) for values in (self.mean, self.std))
-        images = augmentation.prepared(pixels, numbers, self.settings.augment, mean, std)
+        images = augmentation.prepare(pixels, numbers, self.settings.augment, mean, std)
         with checks_disabled():
             return self.stack.judge(
-                lambda layer, encodings: logits_of_inputs(layer, encodings, inputs),
+                lambda layer, encodings: _logits_of_inputs(layer, encodings, inputs),
                 self.stack.encode(images, self.first),
             )
 
@@ -234,6 +235,22 @@ class _Group:
                 self._step()
         self.optimizer.settle()
         self.graph = graph
+
+
+def _first_part(layer: nn.Module, rows: int, inputs: int) -> int:
+    """How many of a step's images are encoded together: batch normalisation never mixes inputs with their memory."""
+    batch_is_memory = isinstance(layer, MemoryWrap) and rows == inputs
+    return first_half(inputs) if batch_is_memory else inputs
+
+
+def _logits_of_inputs(layer: nn.Module, encodings: Tensor, inputs: int) -> Tensor:
+    """encodings (B + M, D) of inputs and memory -> logits (B, C); M = 0: the halves of the batch are the memory"""
+    if not isinstance(layer, MemoryWrap):
+        logits: Tensor = layer(encodings)
+        return logits
+    if len(encodings) > inputs:
+        return layer.forward(encodings[:inputs], encodings[inputs:])
+    return layer.forward_by_halves(encodings)
 
 
 def _current(device: torch.device) -> AbstractContextManager[object]:

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from memwrap.explain.explanation import Explanation, explain
 from memwrap.explain.model import ExplainableModel
 from memwrap.models.base import EncoderModel, Origin
 from memwrap.nn.checks import check_images, check_labels, check_memory_images, check_sizes
-from memwrap.nn.layer import MemoryWrap, Reading
+from memwrap.nn.layer import MemoryWrap, Reading, first_half
 from memwrap.nn.memory import RememberedMemory, Snapshot
 from memwrap.nn.modes import evaluation_mode
 from memwrap.nn.precision import exact_convolutions, exact_products
@@ -40,12 +40,30 @@ class MemoryClassifier(EncoderModel, ExplainableModel):
         """A weight of the last layer, which tells the model's dtype and device."""
         return self.layer.head.first.weight
 
-    def forward(self, images: Tensor, memory: Tensor | None = None) -> Tensor:
-        """images (B, channels, H, W) -> logits (B, C). memory: see `read`."""
-        if memory is None and not self._head_learns():
+    def forward(self, images: Tensor, memory: Tensor | Literal["batch"] | None = None) -> Tensor:
+        """images (B, channels, H, W) -> logits (B, C)
+
+        memory: see `read`; "batch" makes each half of the batch the memory of the other. Each half is encoded by
+        itself: when batch normalisation mixed them, models predicted worse from the memories of later on.
+        """
+        logits: Tensor
+        if isinstance(memory, str):
+            if memory != "batch" or len(images) < 2:
+                raise InputError(
+                    f'memory is {memory!r} for a batch of {len(images)}; expected images, or "batch" for at least two'
+                )
+            halves = images.tensor_split([first_half(len(images))])
+            logits = self.layer(torch.cat([self.encode(half) for half in halves]), "batch")
+        elif memory is not None:
+            if checks_enabled(images):
+                check_memory_images(memory, images, self.channels)
+            logits = self.layer(self.encode(images), self._encode(memory, "memory"))
+        elif self._head_learns():
+            logits = self.read(images).logits
+        else:
             encodings, remembered = self._encoded_beside_memory(images)
-            return self.layer.forward_prepared(encodings, remembered.prepared())
-        return self.read(images, memory).logits
+            logits = self.layer.forward_prepared(encodings, remembered.prepared())
+        return logits
 
     def read(self, images: Tensor, memory: Tensor | None = None, keep: Tensor | None = None) -> Reading:
         """Logits, with the weight of each memory sample.

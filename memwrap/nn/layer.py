@@ -1,6 +1,7 @@
 """The layer that takes the place of a classifier's last one: attention over a memory, then a head (paper, sec. 3.1)."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -123,9 +124,9 @@ class MemoryWrap(nn.Module):
         joined = 2 * self.width if variant == "memory_wrap" else self.width
         self.head = Head(joined, self.num_classes, linear=head == "linear")
 
-    def forward(self, encodings: Tensor, memory: Tensor) -> Tensor:
-        """encodings (B, D), memory (M, D) or (B, M, D) -> logits (B, C)"""
-        return self.read(encodings, memory).logits
+    def forward(self, encodings: Tensor, memory: Tensor | Literal["batch"]) -> Tensor:
+        """encodings (B, D), memory (M, D) or (B, M, D) -> logits (B, C); memory "batch": see `forward_by_halves`."""
+        return self.forward_by_halves(encodings) if isinstance(memory, str) else self.read(encodings, memory).logits
 
     def read(self, encodings: Tensor, memory: Tensor, keep: Tensor | None = None) -> Reading:
         """The same with weights. keep: bool (M,) or (B, M); False takes a sample out, None keeps all."""

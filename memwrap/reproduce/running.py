@@ -47,8 +47,8 @@ class Loop:
         failures: list[DivergedError | None] = [None] * len(trainers)
         for number, trainer in enumerate(trainers):
             try:
-                for moment in trainer.moments():
-                    progress(moment.step, moment.steps)
+                for metrics in trainer.run():
+                    progress(metrics.step, metrics.steps)
                     if stop():
                         return failures
             except DivergedError as error:

@@ -63,7 +63,7 @@ def compare(seeds: int, out: Path) -> Iterator[DemoResult]:
 
 
 def _train(path: Path, data: DataSet, variant: str, seed: int) -> DemoResult:
-    begin(path, data, demo_settings(variant, seed), DEMO).go_on()
+    begin(path, data, demo_settings(variant, seed), DEMO).train()
     run = open_run(path)
     record = evaluate_run(run, finished_model(run), data, None, "test")
     scores = record.get("remembered") or record["standard"]

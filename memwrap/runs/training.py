@@ -32,24 +32,24 @@ from memwrap.training.building import new_model
 from memwrap.training.recipes import encoder_for, resolve_settings
 from memwrap.training.settings import ResolvedSettings, Settings
 from memwrap.training.state import optimizer_tensors, restore_optimizer
-from memwrap.training.trainer import EpochMetrics, Moment, Progress, Trainer, precision_on
+from memwrap.training.trainer import EpochMetrics, Progress, StepMetrics, Trainer, precision_on
 
 CHECKPOINT_SECONDS = 60.0
 VALIDATIONS = 10  # in a run, evenly spaced, the last epoch's among them
 STATE = {"sgd": {"momentum_buffer"}, "adamw": {"step", "exp_avg", "exp_avg_sq"}}  # what an optimiser keeps
 
 
-class Watcher(Protocol):
+class Callback(Protocol):
     """Is told how a run goes on: a terminal, a log, TensorBoard."""
 
-    def step(self, moment: Moment, images_per_second: float) -> None: ...
+    def on_step(self, metrics: StepMetrics, images_per_second: float) -> None: ...
 
-    def epoch(self, line: dict[str, Any]) -> None: ...
+    def on_epoch(self, line: dict[str, Any]) -> None: ...
 
 
 @dataclass
 class RunTraining:
-    """A run that is being trained. `go_on` runs it to its end, or until it is told to stop."""
+    """A run that is being trained. `train` runs it to its end, or until it is told to stop."""
 
     run: Run
     model: Model
@@ -57,9 +57,9 @@ class RunTraining:
     trainer: Trainer
     seconds: float = 0.0  # spent before
     checkpoint_seconds: float = CHECKPOINT_SECONDS
-    watchers: list[Watcher] = field(default_factory=list)
+    callbacks: list[Callback] = field(default_factory=list)
 
-    def go_on(self, stop: Callable[[], bool] = lambda: False) -> bool:
+    def train(self, stop: Callable[[], bool] = lambda: False) -> bool:
         """Train until the end, which is True, or until `stop` says so between two steps. Either way all is saved."""
         with locked(self.run.path):
             self._refuse_if_passed()
@@ -83,15 +83,15 @@ class RunTraining:
     def _train(self, stop: Callable[[], bool]) -> bool:
         begun = saved = time.monotonic()
         first, before = self.trainer.progress.step, self.seconds
-        for moment in self.trainer.moments():
+        for metrics in self.trainer.run():
             now = time.monotonic()
             self.seconds = before + now - begun
-            rate = (moment.step - first) * self.run.settings.batch_size / max(now - begun, 1e-9)
-            for watcher in self.watchers:
-                watcher.step(moment, rate)
-            if moment.finished_epoch is not None:
-                self._log(moment.finished_epoch, rate)
-            if moment.step == moment.steps:
+            rate = (metrics.step - first) * self.run.settings.batch_size / max(now - begun, 1e-9)
+            for callback in self.callbacks:
+                callback.on_step(metrics, rate)
+            if metrics.finished_epoch is not None:
+                self._log(metrics.finished_epoch, rate)
+            if metrics.step == metrics.steps:
                 break
             if stop():
                 self.save()
@@ -112,8 +112,8 @@ class RunTraining:
         if len(self.run.splits.validation) and self._is_validated(epoch.epoch):
             line["validation_accuracy"] = self._validation_accuracy(epoch.epoch)
         log.append(self.run.path / METRICS, line)
-        for watcher in self.watchers:
-            watcher.epoch(line)
+        for callback in self.callbacks:
+            callback.on_epoch(line)
 
     def _is_validated(self, epoch: int) -> bool:
         epochs = self.run.settings.epochs

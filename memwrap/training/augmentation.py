@@ -34,7 +34,7 @@ def draw(count: int, generator: torch.Generator) -> Tensor:
     return torch.rand(count, NUMBERS, generator=generator)
 
 
-def prepared(
+def prepare(
     pixels: Tensor,
     numbers: Tensor,
     changes: Sequence[str],

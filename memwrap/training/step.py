@@ -1,46 +1,38 @@
-"""One step of training, from pixels to new weights: of one run, or of several that are stacked along a first axis."""
+"""One optimization step: forward pass, loss, backward pass, optimizer."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
-from memwrap.nn.layer import MemoryWrap, first_half
-
-# Rows, such as pixels uint8 (n, C, H, W), uniform numbers (n, K) for their random changes, and how many of the rows are
-# encoded together -> encodings (n, D). The others are encoded as if in a pass of their own.
-Encode = Callable[[Tensor, Tensor, int], Tensor]
-
 
 @dataclass(frozen=True)
 class Batch:
-    """What a step is given; the memory's rows come after the inputs'.
+    """What a training step calls the model with.
 
-    rows (B + M, ...) as `Encode` takes them, numbers (B + M, K), labels (B,). Without a memory of its own, M = 0.
+    inputs (B, ...), labels (B,); memory: (M, ...) drawn for this step, "batch" for the halves of the batch as each
+    other's memory, or None for a model without a memory.
     """
 
-    rows: Tensor
-    numbers: Tensor
+    inputs: Tensor
     labels: Tensor
+    memory: Tensor | Literal["batch"] | None = None
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What came of a step, still on the device: loss () and correct (), how many inputs were judged rightly.
-
-    Of stacked runs (S,), a number for each.
-    """
+class StepOutput:
+    """Detached results, still on the device: loss () and number of correct inputs (); (S,) for S stacked runs."""
 
     loss: Tensor
     correct: Tensor
 
 
-class Moves(Protocol):
-    """What a step needs of an optimiser."""
+class StepOptimizer(Protocol):
+    """The part of an optimizer that a step uses."""
 
     def zero_grad(self) -> None: ...
 
@@ -48,30 +40,37 @@ class Moves(Protocol):
 
 
 def training_step(
-    layer: nn.Module,
+    module: nn.Module,
     optimizer: Optimizer,
-    encode: Encode,
     batch: Batch,
     label_smoothing: float = 0.0,
     clip: float = 0.0,
     precision: torch.dtype = torch.float32,
-) -> Outcome:
-    """Judge the batch by a model's encoder and last layer, and move its weights by what that shows."""
-    mover = Clipping(optimizer, clip) if clip > 0 else optimizer
+) -> StepOutput:
+    """Call a model, a wrapper of one or a last layer on the batch, and update its weights."""
+    arguments = {} if batch.memory is None else {"memory": batch.memory}
     return optimization_step(
-        lambda: batch_logits(layer, encode, batch), batch.labels, mover, label_smoothing, precision
+        lambda: module(batch.inputs, **arguments),
+        batch.labels,
+        ClippingOptimizer(optimizer, clip) if clip > 0 else optimizer,
+        label_smoothing,
+        precision,
     )
 
 
 def optimization_step(
-    judge: Callable[[], Tensor], labels: Tensor, optimizer: Moves, label_smoothing: float, precision: torch.dtype
-) -> Outcome:
-    """judge() -> logits (B, C) for labels (B,), or (S, B, C) for labels (S, B) of runs that share no weight.
+    predict: Callable[[], Tensor],
+    labels: Tensor,
+    optimizer: StepOptimizer,
+    label_smoothing: float,
+    precision: torch.dtype,
+) -> StepOutput:
+    """Minimise the cross-entropy of predict() -> logits (B, C) for labels (B,), or (S, B, C) for (S, B).
 
-    Reads no value back from the device, other than the layer's own checks.
+    Reads no value back from the device, apart from the layer's own checks.
     """
     with torch.autocast(labels.device.type, dtype=precision, enabled=precision != torch.float32):
-        logits = judge()
+        logits = predict()
     losses = cross_entropy(
         logits.float().flatten(0, -2), labels.flatten(), reduction="none", label_smoothing=label_smoothing
     )
@@ -79,60 +78,19 @@ def optimization_step(
     optimizer.zero_grad()
     torch.autograd.backward(loss.sum())
     optimizer.step()
-    return Outcome(loss.detach(), (logits.detach().argmax(dim=-1) == labels).sum(-1))
+    return StepOutput(loss.detach(), (logits.detach().argmax(dim=-1) == labels).sum(-1))
 
 
-class Clipping:
-    """An optimiser that shortens gradients to this length before it takes a step."""
+class ClippingOptimizer:
+    """Clips the norm of all gradients together before each optimizer step."""
 
-    def __init__(self, optimizer: Optimizer, most: float) -> None:
-        self._optimizer, self._most = optimizer, most
+    def __init__(self, optimizer: Optimizer, max_norm: float) -> None:
+        self._optimizer, self._max_norm = optimizer, max_norm
 
     def zero_grad(self) -> None:
         self._optimizer.zero_grad()
 
     def step(self) -> None:
         parameters = [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
-        nn.utils.clip_grad_norm_(parameters, self._most)
+        nn.utils.clip_grad_norm_(parameters, self._max_norm)
         self._optimizer.step()
-
-
-def in_two_passes(encode: Callable[[Tensor, Tensor], Tensor]) -> Encode:
-    """What encodes rows in one pass, made to encode the first part of them and the others apart."""
-
-    def encode_both(rows: Tensor, numbers: Tensor, first: int) -> Tensor:
-        encodings = encode(rows[:first], numbers[:first])
-        if len(rows) == first:
-            return encodings
-        return torch.cat([encodings, encode(rows[first:], numbers[first:])])
-
-    return encode_both
-
-
-def batch_logits(layer: nn.Module, encode: Encode, batch: Batch) -> Tensor:
-    """Logits (B, C) of the inputs."""
-    inputs = len(batch.labels)
-    first = first_part(layer, len(batch.rows), inputs)
-    return logits_of_inputs(layer, encode(batch.rows, batch.numbers, first), inputs)
-
-
-def first_part(layer: nn.Module, rows: int, inputs: int) -> int:
-    """How many of a step's rows are encoded together, so that batch normalisation never mixes inputs with their memory.
-
-    Where it did, as between the halves of a batch, models predicted worse from the memories of later on.
-    """
-    batch_is_memory = isinstance(layer, MemoryWrap) and rows == inputs
-    return first_half(inputs) if batch_is_memory else inputs
-
-
-def logits_of_inputs(layer: nn.Module, encodings: Tensor, inputs: int) -> Tensor:
-    """encodings (B + M, D) of inputs and memory -> logits (B, C) of the inputs
-
-    Without a memory of its own, M = 0, each half of the batch is the memory of the other.
-    """
-    if not isinstance(layer, MemoryWrap):
-        logits: Tensor = layer(encodings)
-        return logits
-    if len(encodings) > inputs:
-        return layer.forward(encodings[:inputs], encodings[inputs:])
-    return layer.forward_by_halves(encodings)

@@ -98,7 +98,7 @@ def cifar_server(server: Server, monkeypatch: pytest.MonkeyPatch) -> Server:
     return server
 
 
-class Watcher:
+class Callback:
     """Keeps the titles and the last count of what it watched."""
 
     def __init__(self) -> None:
@@ -161,10 +161,10 @@ def test_svhn_is_fetched_and_read_in_its_official_order(svhn_server: Server, tmp
 def test_svhn_that_is_there_is_not_fetched_and_shows_no_progress(svhn_server: Server, tmp_path: Path) -> None:
     first = svhn(tmp_path)
     svhn_server.asked.clear()
-    watcher = Watcher()
-    assert svhn(tmp_path, watcher).fingerprint == first.fingerprint
+    callback = Callback()
+    assert svhn(tmp_path, callback).fingerprint == first.fingerprint
     assert svhn_server.asked == []
-    assert watcher.titles == []
+    assert callback.titles == []
 
 
 def test_svhn_interrupted_is_told_and_continued_by_the_next_try(svhn_server: Server, tmp_path: Path) -> None:
@@ -200,19 +200,19 @@ def test_a_damaged_svhn_file_is_named_when_it_cannot_be_fetched(svhn_server: Ser
 
 
 def test_progress_has_a_title_for_each_file_and_counts_to_its_end(svhn_server: Server, tmp_path: Path) -> None:
-    watcher = Watcher()
-    svhn(tmp_path, watcher)
-    assert watcher.titles == watcher.ended == ["downloading train_32x32.mat", "downloading test_32x32.mat"]
+    callback = Callback()
+    svhn(tmp_path, callback)
+    assert callback.titles == callback.ended == ["downloading train_32x32.mat", "downloading test_32x32.mat"]
     length = len(svhn_server.files["test_32x32.mat"])
-    assert watcher.last == (length, length)
+    assert callback.last == (length, length)
 
 
 # CIFAR10
 
 
 def test_cifar10_is_fetched_unpacked_and_read_in_its_official_order(cifar_server: Server, tmp_path: Path) -> None:
-    watcher = Watcher()
-    data = cifar10(tmp_path, watcher)
+    callback = Callback()
+    data = cifar10(tmp_path, callback)
     expected = np.concatenate([noise(2, 3072, seed=number) for number in range(5)]).reshape(-1, 3, 32, 32)
     assert np.array_equal(pixels(data.train).numpy(), expected)
     assert pixels(data.train).is_contiguous()
@@ -223,7 +223,7 @@ def test_cifar10_is_fetched_unpacked_and_read_in_its_official_order(cifar_server
     assert data.test.labels.tolist() == [5, 4]
     assert data.classes == tuple(LABEL_NAMES)
     assert data.record == {"kind": "published", "root": str(tmp_path), "size": [32, 32], "held": True}
-    assert watcher.titles == ["downloading cifar-10-python.tar.gz"]
+    assert callback.titles == ["downloading cifar-10-python.tar.gz"]
 
 
 def test_cifar10_interrupted_is_told_and_continued_by_the_next_try(cifar_server: Server, tmp_path: Path) -> None:

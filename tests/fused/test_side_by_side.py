@@ -57,7 +57,7 @@ def trainer(seed: int, count: int = 30, **changes: object) -> Trainer:
 
 def one_by_one(trainers: list[Trainer]) -> None:
     for each in trainers:
-        for _ in each.moments():
+        for _ in each.run():
             pass
 
 
@@ -232,7 +232,7 @@ def test_what_only_the_loop_can_train_is_told(monkeypatch: pytest.MonkeyPatch) -
     assert unfit(trainer(0, optimizer="adamw")) == "its optimizer is adamw"
     assert unfit(trainer(0, freeze=True)) == "its encoder is frozen"
     begun = trainer(0)
-    next(begun.moments())
+    next(begun.run())
     assert unfit(begun) == "it has begun already"
     without_triton = trainer(0)
     without_triton.device = torch.device("cuda")

@@ -25,7 +25,7 @@ from memwrap.runs.splits import split
 from memwrap.runs.training import begin
 from memwrap.storage.fingerprint import fingerprint
 from memwrap.training.settings import Settings, with_changes
-from memwrap.training.trainer import Moment, Trainer
+from memwrap.training.trainer import StepMetrics, Trainer
 from tests.cli import environment
 
 SMALL = Settings(validation=20, test=0.2, epochs=2, batch_size=16, memory_size=8, remember=8, warmup=0.0)
@@ -129,7 +129,7 @@ def test_a_run_is_the_one_that_train_makes_and_evaluate_judges(task: Task, shop:
     settings = with_changes(settings_for(task), {"epochs": 40 if task.samples else 3}, "test")
     shop.engine, shop.settings_for = engine, _ = Noting(), lambda _: settings
     shop.run([task])
-    assert begin(tmp_path / "run", shop.data, settings, "default").go_on()
+    assert begin(tmp_path / "run", shop.data, settings, "default").train()
     run = open_run(tmp_path / "run")
     model = finished_model(run)
     judged = evaluate_run(run, model, shop.data, None, "test")
@@ -347,14 +347,14 @@ def test_runs_that_diverged_beside_others_are_not_run_again(shop: Shop, whole: d
 def test_of_several_that_the_loop_is_given_one_may_diverge(
     shop: Shop, whole: dict[Task, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = Trainer.moments
+    plain = Trainer.run
 
-    def moments(self: Trainer) -> Iterator[Moment]:
+    def run(self: Trainer) -> Iterator[StepMetrics]:
         if self.settings.seed == 1:
             raise self.diverged("the loss is nan")
         yield from plain(self)
 
-    monkeypatch.setattr(Trainer, "moments", moments)
+    monkeypatch.setattr(Trainer, "run", run)
     shop.side_by_side = 4
     outcome = shop.run(seeds(4))
     assert [failure.task.seed for failure in outcome.failures] == [1]

@@ -38,7 +38,7 @@ def test_the_share_by_hand() -> None:
 def test_scores_are_those_of_memories_with_so_few_trained_images(published: int) -> None:
     data = digits()
     splits, trainer = new_training(data, replace(SETTINGS, samples=800, epochs=2))
-    for _ in trainer.moments():
+    for _ in trainer.run():
         pass
     model, size = trainer.model.eval(), 8
     found = metrics_of(model, data, splits, trainer.settings, published)["drawn"]

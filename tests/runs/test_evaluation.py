@@ -49,7 +49,7 @@ def train(data: DataSet, tmp_path_factory: pytest.TempPathFactory) -> Train:
 
     def trained(images: DataSet = data, **changes: Any) -> tuple[Run, Model]:
         path = tmp_path_factory.mktemp("runs") / "run"
-        begin(path, images, with_changes(SETTINGS, changes, "test"), "default").go_on()
+        begin(path, images, with_changes(SETTINGS, changes, "test"), "default").train()
         run = open_run(path)
         return run, finished_model(run)
 

@@ -44,8 +44,8 @@ def originals(data: DataSet, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     """An unfinished run, of two steps, and a finished one; not to be changed."""
     place = tmp_path_factory.mktemp("runs")
     steps = iter([False, True])
-    begin(place / "unfinished", data, SETTINGS, "default").go_on(stop=lambda: next(steps))
-    begin(place / "finished", data, SETTINGS, "default").go_on()
+    begin(place / "unfinished", data, SETTINGS, "default").train(stop=lambda: next(steps))
+    begin(place / "finished", data, SETTINGS, "default").train()
     return {name: place / name for name in ("unfinished", "finished")}
 
 
@@ -221,16 +221,16 @@ def test_while_a_process_trains_no_other_does_and_its_lock_falls_when_it_is_kill
     begun = resume(open_run(unfinished), data)
     before = contents(unfinished)
     with pytest.raises(RunError, match=re.escape(f"{unfinished}: another process is training here")):
-        begun.go_on()
+        begun.train()
     assert contents(unfinished) == before
     os.kill(other_process.pid, signal.SIGKILL)
     other_process.join()
-    assert begun.go_on()
+    assert begun.train()
 
 
 def test_a_lock_is_given_back(unfinished: Path, data: DataSet) -> None:
-    assert not resume(open_run(unfinished), data).go_on(stop=lambda: True)
-    assert resume(open_run(unfinished), data).go_on()
+    assert not resume(open_run(unfinished), data).train(stop=lambda: True)
+    assert resume(open_run(unfinished), data).train()
 
 
 def test_two_of_one_process_do_not_train_in_a_folder_either(unfinished: Path) -> None:
@@ -242,7 +242,7 @@ def test_a_folder_that_is_gone_is_named(unfinished: Path, data: DataSet) -> None
     begun = resume(open_run(unfinished), data)
     shutil.rmtree(unfinished)
     with pytest.raises(RunError, match=re.escape(f"{unfinished}: cannot be trained in")):
-        begun.go_on()
+        begun.train()
 
 
 # What saves that were cut off have left
@@ -259,7 +259,7 @@ def test_going_on_removes_what_a_killed_process_has_left(unfinished: Path, data:
     mine = ["notes.txt", ".notes.partial", "data.safetensors"]
     for name in ours + mine:
         (unfinished / name).write_text("half")
-    resume(open_run(unfinished), data).go_on()
+    resume(open_run(unfinished), data).train()
     assert not set(ours) & contents(unfinished).keys()
     assert set(mine) <= contents(unfinished).keys()
     finished_model(open_run(unfinished))

@@ -36,16 +36,16 @@ def begin_with(path: Path, size: int) -> None:
 
 
 class FullAfter:
-    """A watcher: after so many steps the disk is full."""
+    """A callback: after so many steps the disk is full."""
 
     def __init__(self, path: Path, step: int, size: Callable[[Path], int]) -> None:
         self.path, self.at, self.size = path, step, size
 
-    def step(self, moment: object, rate: float) -> None:
-        if moment.step == self.at:  # type: ignore[attr-defined]
+    def on_step(self, metrics: object, rate: float) -> None:
+        if metrics.step == self.at:  # type: ignore[attr-defined]
             allow(self.size(self.path))
 
-    def epoch(self, line: dict[str, object]) -> None: ...
+    def on_epoch(self, line: dict[str, object]) -> None: ...
 
 
 def room_for_no_weights(path: Path) -> int:
@@ -59,8 +59,8 @@ def room_for_half_a_line(path: Path) -> int:
 def train_with(path: Path, step: int, size: Callable[[Path], int], checkpoint_seconds: float) -> None:
     begun = begin(path, digits(), SETTINGS, "default")
     begun.checkpoint_seconds = checkpoint_seconds
-    begun.watchers.append(FullAfter(path, step, size))
-    begun.go_on()
+    begun.callbacks.append(FullAfter(path, step, size))
+    begun.train()
 
 
 def answer(there: Connection, act: Callable[..., None], arguments: tuple[object, ...]) -> None:
@@ -88,7 +88,7 @@ def in_another_process(act: Callable[..., None], *arguments: object) -> tuple[ty
 def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     """What a run comes to that never lacked room."""
     path = tmp_path_factory.mktemp("whole") / "run"
-    begin(path, digits(), SETTINGS, "default").go_on()
+    begin(path, digits(), SETTINGS, "default").train()
     return outcome(path)
 
 
@@ -100,7 +100,7 @@ def test_a_run_that_cannot_begin_leaves_nothing(size: int, tmp_path: Path, expec
     assert "File too large" in message
     assert str(tmp_path) in message
     assert list(tmp_path.iterdir()) == []
-    begin(path, digits(), SETTINGS, "default").go_on()
+    begin(path, digits(), SETTINGS, "default").train()
     assert outcome(path) == expected
 
 
@@ -132,7 +132,7 @@ def test_a_run_whose_disk_fills_up_keeps_its_last_state_and_is_gone_on_with(
     memwrap.load(path)
     assert resume(open_run(path), digits()).trainer.progress.step == saved
     assert not list(path.glob(".*.partial"))
-    assert resume(open_run(path), digits()).go_on()
+    assert resume(open_run(path), digits()).train()
     assert outcome(path) == expected
 
 
@@ -147,7 +147,7 @@ def test_a_line_that_was_cut_off_is_really_there(tmp_path: Path) -> None:
 def resume_with(path: Path, size: int) -> None:
     begun = resume(open_run(path), digits())
     allow(size)
-    begun.go_on()
+    begun.train()
 
 
 def test_a_disk_that_is_still_full_is_named_again(tmp_path: Path, expected: dict[str, object]) -> None:
@@ -157,5 +157,5 @@ def test_a_disk_that_is_still_full_is_named_again(tmp_path: Path, expected: dict
         kind, message = in_another_process(resume_with, path, size)
         assert kind is TrainingError
         assert "Make room" in message
-    assert resume(open_run(path), digits()).go_on()
+    assert resume(open_run(path), digits()).train()
     assert outcome(path) == expected

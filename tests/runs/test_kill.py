@@ -41,7 +41,7 @@ def train(path: Path, settings: Settings = SETTINGS) -> None:
     data = digits()
     begun = resume(open_run(path), data) if path.exists() else begin(path, data, settings, "default")
     begun.checkpoint_seconds = 0
-    begun.go_on()
+    begun.train()
 
 
 def is_finished(path: Path) -> bool:

@@ -22,7 +22,7 @@ def trained(path: Path, data: DataSet, steps: int | None = None, **changes: obje
     settings = with_changes(recipe("default"), {"encoder": "tiny", "epochs": 1, **changes}, "test")
     training = begin(path, data, settings, "default")
     done = iter([False] * (steps or 0) + [True])
-    training.go_on((lambda: next(done)) if steps is not None else lambda: False)
+    training.train((lambda: next(done)) if steps is not None else lambda: False)
     return open_run(path)
 
 

@@ -45,7 +45,7 @@ def after(steps: int) -> Callable[[], bool]:
 
 
 def trained(path: Path, data: DataSet, settings: Settings = SETTINGS) -> dict[str, Any]:
-    assert begin(path, data, settings, "default").go_on()
+    assert begin(path, data, settings, "default").train()
     return outcome(path)
 
 
@@ -62,10 +62,10 @@ def whole(data: DataSet, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
 def test_a_run_stopped_after_any_step_ends_as_if_it_had_not_been(
     step: int, data: DataSet, tmp_path: Path, whole: dict[str, Any]
 ) -> None:
-    assert not begin(tmp_path / "run", data, SETTINGS, "default").go_on(after(step))
+    assert not begin(tmp_path / "run", data, SETTINGS, "default").train(after(step))
     begun = resume(open_run(tmp_path / "run"), data)
     assert begun.trainer.progress.step == step
-    assert begun.go_on()
+    assert begun.train()
     assert outcome(tmp_path / "run") == whole
 
 
@@ -93,7 +93,7 @@ def test_a_run_stopped_after_every_step_ends_as_if_it_had_not_been(kind: str, da
     expected = trained(tmp_path / "whole", data, settings)
     path = tmp_path / "run"
     stops, begun = 0, begin(path, data, settings, "default")
-    while not begun.go_on(after(1)):
+    while not begun.train(after(1)):
         stops, begun = stops + 1, resume(open_run(path), data)
     assert stops == 2 * settings.epochs - 1
     assert outcome(path) == expected
@@ -107,7 +107,7 @@ def test_a_stop_is_asked_for_after_every_step_but_the_last(data: DataSet, tmp_pa
         steps.append(begun.trainer.progress.step)
         return False
 
-    assert begun.go_on(stop)
+    assert begun.train(stop)
     assert steps == [1, 2, 3, 4, 5]
 
 
@@ -115,9 +115,9 @@ def test_whatever_was_drawn_elsewhere_does_not_matter(data: DataSet, tmp_path: P
     torch.manual_seed(12345)
     begun = begin(tmp_path / "run", data, SETTINGS, "default")
     torch.manual_seed(54321)
-    begun.go_on(after(3))
+    begun.train(after(3))
     torch.rand(100)
-    resume(open_run(tmp_path / "run"), data).go_on()
+    resume(open_run(tmp_path / "run"), data).train()
     assert outcome(tmp_path / "run") == whole
 
 
@@ -197,43 +197,43 @@ def test_a_torn_line_and_epochs_that_were_not_saved_are_cut_on_resume(
     data: DataSet, tmp_path: Path, whole: dict[str, Any]
 ) -> None:
     path = tmp_path / "run"
-    begin(path, data, SETTINGS, "default").go_on(after(3))
+    begin(path, data, SETTINGS, "default").train(after(3))
     with (path / "metrics.jsonl").open("a") as file:
         file.write('{"epoch": 2, "step": 4, "loss": 0.0}\n{"epoch": 3, "st')
-    resume(open_run(path), data).go_on()
+    resume(open_run(path), data).train()
     assert outcome(path) == whole
 
 
 def test_seconds_go_on_counting(data: DataSet, tmp_path: Path) -> None:
     path = tmp_path / "run"
-    begin(path, data, SETTINGS, "default").go_on(after(3))
+    begin(path, data, SETTINGS, "default").train(after(3))
     settings, parts = checkpoint.read(path)
     settings["training"]["seconds"] = 1000.0
     checkpoint.write(path, settings, parts)
     begun = resume(open_run(path), data)
-    begun.go_on()
+    begun.train()
     assert begun.seconds > 1000
     assert [line["seconds"] > 1000 for line in lines_of(path)] == [False, True, True]
 
 
 class Recorder:
-    """A watcher that keeps what it is told."""
+    """A callback that keeps what it is told."""
 
     def __init__(self) -> None:
         self.steps: list[int] = []
         self.lines: list[dict[str, Any]] = []
 
-    def step(self, moment: Any, rate: float) -> None:
-        self.steps.append(moment.step)
+    def on_step(self, metrics: Any, rate: float) -> None:
+        self.steps.append(metrics.step)
 
-    def epoch(self, line: dict[str, Any]) -> None:
+    def on_epoch(self, line: dict[str, Any]) -> None:
         self.lines.append(line)
 
 
-def test_watchers_are_told_of_every_step_and_line(data: DataSet, tmp_path: Path) -> None:
+def test_callbacks_get_every_step_and_line(data: DataSet, tmp_path: Path) -> None:
     begun, recorder = begin(tmp_path / "run", data, SETTINGS, "default"), Recorder()
-    begun.watchers.append(recorder)
-    begun.go_on()
+    begun.callbacks.append(recorder)
+    begun.train()
     assert recorder.steps == [1, 2, 3, 4, 5, 6]
     assert recorder.lines == lines_of(tmp_path / "run")
 
@@ -294,7 +294,7 @@ def test_a_finished_run_is_not_resumed(finished: Path, data: DataSet) -> None:
 
 def test_a_run_that_is_not_finished_has_no_finished_model(data: DataSet, tmp_path: Path) -> None:
     path = tmp_path / "run"
-    begin(path, data, SETTINGS, "default").go_on(after(2))
+    begin(path, data, SETTINGS, "default").train(after(2))
     message = f"{path}: the run is not finished, 2 steps are done; go on with: memwrap train --resume --out {path}"
     with pytest.raises(RunError, match=re.escape(message)):
         finished_model(open_run(path))
@@ -347,7 +347,7 @@ FEW = with_changes(SETTINGS, {"samples": 32, "test": 10, "validation": 6}, "test
 def stopped(pictures: Path, tmp_path: Path) -> Path:
     """A run on these files, stopped after two steps."""
     path = tmp_path / "run"
-    begin(path, data_for(str(pictures), FEW), FEW, "default").go_on(after(2))
+    begin(path, data_for(str(pictures), FEW), FEW, "default").train(after(2))
     return path
 
 
@@ -413,19 +413,19 @@ def test_data_that_has_moved_is_found_where_it_is_said_to_be(pictures: Path, sto
     with pytest.raises(DataError, match="images are no longer at"):
         data_of(open_run(stopped))
     data = data_of(open_run(stopped), source=str(tmp_path / "elsewhere"))
-    resume(open_run(stopped), data).go_on()
+    resume(open_run(stopped), data).train()
     assert outcome(stopped) == outcome(tmp_path / "whole")
 
 
 def test_a_zip_of_the_same_files_is_the_same_data(pictures: Path, stopped: Path, tmp_path: Path) -> None:
     archive = shutil.make_archive(str(tmp_path / "pictures"), "zip", pictures)
-    resume(open_run(stopped), data_of(open_run(stopped), source=archive)).go_on()
+    resume(open_run(stopped), data_of(open_run(stopped), source=archive)).train()
 
 
 def test_images_that_are_read_on_demand_give_the_same_run(pictures: Path, stopped: Path, tmp_path: Path) -> None:
     trained(tmp_path / "whole", data_for(str(pictures), FEW), FEW)
     data = data_of(open_run(stopped), hold_bytes=0)
-    resume(open_run(stopped), data).go_on()
+    resume(open_run(stopped), data).train()
     assert outcome(stopped) == outcome(tmp_path / "whole")
 
 
@@ -441,10 +441,10 @@ def test_a_relative_path_is_found_from_elsewhere(
 
 def test_a_size_that_was_asked_for_is_asked_for_again(tmp_path: Path) -> None:
     settings = changed(size=12)
-    begin(tmp_path / "run", data_for("digits", settings), settings, "default").go_on(after(1))
+    begin(tmp_path / "run", data_for("digits", settings), settings, "default").train(after(1))
     data = data_of(open_run(tmp_path / "run"))
     assert data.train.images.shape == (1, 12, 12)
-    resume(open_run(tmp_path / "run"), data).go_on()
+    resume(open_run(tmp_path / "run"), data).train()
 
 
 def test_lines_of_the_log_can_be_read_while_the_run_goes_on(data: DataSet, tmp_path: Path) -> None:
@@ -455,15 +455,15 @@ def test_lines_of_the_log_can_be_read_while_the_run_goes_on(data: DataSet, tmp_p
         seen.append(len(log.read(path / "metrics.jsonl")))
         return False
 
-    begin(path, data, SETTINGS, "default").go_on(stop)
+    begin(path, data, SETTINGS, "default").train(stop)
     assert seen == [0, 1, 1, 2, 2]
 
 
 def test_a_run_that_another_process_has_passed_meanwhile_is_not_trained_again(data: DataSet, tmp_path: Path) -> None:
     late = begin(tmp_path / "run", data, SETTINGS, "default")
-    assert resume(open_run(tmp_path / "run"), data).go_on()
+    assert resume(open_run(tmp_path / "run"), data).train()
     with pytest.raises(RunError, match="another process has trained here meanwhile"):
-        late.go_on()
+        late.train()
     finished_model(open_run(tmp_path / "run"))
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from memwrap.data import Transform
-from memwrap.training.augmentation import ERASED, NUMBERS, SHIFT, draw, prepared
+from memwrap.training.augmentation import ERASED, NUMBERS, SHIFT, draw, prepare
 from memwrap.training.settings import AUGMENTATIONS
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -23,13 +23,13 @@ def pixels(*shape: int) -> Tensor:
 
 def changed(images: Tensor, numbers: Tensor, *changes: str) -> Tensor:
     channels = images.shape[1]
-    return prepared(images, numbers, changes, MEAN[:channels], STD[:channels])
+    return prepare(images, numbers, changes, MEAN[:channels], STD[:channels])
 
 
 def as_levels(images: Tensor, numbers: Tensor, *changes: str) -> Tensor:
     """The changed images with levels from 0 to 255, instead of normalised."""
     channels = images.shape[1]
-    return prepared(images, numbers, changes, (0.0,) * channels, (1 / 255,) * channels)
+    return prepare(images, numbers, changes, (0.0,) * channels, (1 / 255,) * channels)
 
 
 def numbers_with(count: int = 1, **values: float | Sequence[float]) -> Tensor:
@@ -78,8 +78,8 @@ def slowly_moved(images: Tensor, numbers: Tensor, changes: Sequence[str]) -> Ten
 @pytest.mark.parametrize("shape", [(3, 16, 16), (1, 8, 12), (2, 3, 3)])
 def test_flips_and_shifts_equal_a_slow_loop(shape: tuple[int, ...], changes: tuple[str, ...]) -> None:
     images, numbers = pixels(12, *shape), draw(12, torch.default_generator)
-    normal = prepared(images, numbers, (), [0.4] * shape[0], [0.3] * shape[0])
-    found = prepared(images, numbers, changes, [0.4] * shape[0], [0.3] * shape[0])
+    normal = prepare(images, numbers, (), [0.4] * shape[0], [0.3] * shape[0])
+    found = prepare(images, numbers, changes, [0.4] * shape[0], [0.3] * shape[0])
     assert torch.equal(found, slowly_moved(normal, numbers, changes))
 
 
@@ -281,7 +281,7 @@ def test_the_order_in_which_changes_are_named_is_of_no_account() -> None:
 def test_autocast_does_not_reach_the_changes() -> None:
     pixels = torch.randint(0, 256, (4, 3, 64, 64), dtype=torch.uint8)
     numbers = draw(4, torch.Generator().manual_seed(0))
-    plain = prepared(pixels, numbers, AUGMENTATIONS, (0.5,) * 3, (0.2,) * 3)
+    plain = prepare(pixels, numbers, AUGMENTATIONS, (0.5,) * 3, (0.2,) * 3)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        rounded = prepared(pixels, numbers, AUGMENTATIONS, (0.5,) * 3, (0.2,) * 3)
+        rounded = prepare(pixels, numbers, AUGMENTATIONS, (0.5,) * 3, (0.2,) * 3)
     assert torch.equal(rounded, plain)

@@ -1,4 +1,4 @@
-"""The plan of a run: any step can be drawn again, and no choice hangs on another."""
+"""The plan of a run: any step can be drawn again, and no draw depends on another."""
 
 import re
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from memwrap.data import BalancedMemory, MemorySampler, RandomMemory
 from memwrap.errors import SettingsError
 from memwrap.training.augmentation import NUMBERS
-from memwrap.training.plan import Plan, PlannedStep
+from memwrap.training.plan import BatchPlan, PlannedStep
 
 LABELS = torch.arange(23) % 3
 SAMPLERS = {"none": None, "random": RandomMemory(4), "balanced": BalancedMemory(9)}
@@ -20,7 +20,7 @@ SAMPLERS = {"none": None, "random": RandomMemory(4), "balanced": BalancedMemory(
 def planned(
     sampler: MemorySampler | None, start: int = 0, stop: int = 20, size: int = 5, seed: int = 0
 ) -> list[PlannedStep]:
-    return list(Plan(LABELS, size, sampler, seed).steps(start, stop))
+    return list(BatchPlan(LABELS, size, sampler, seed).steps(start, stop))
 
 
 def same(one: list[PlannedStep], other: list[PlannedStep]) -> bool:
@@ -47,7 +47,7 @@ def test_steps_from_anywhere_are_the_tail_of_all_steps(
 
 @pytest.mark.parametrize(("size", "per_epoch"), [(1, 23), (5, 4), (11, 2), (12, 1), (23, 1)])
 def test_an_epoch_takes_each_image_at_most_once_and_drops_the_rest(size: int, per_epoch: int) -> None:
-    assert Plan(LABELS, size, None, 0).steps_per_epoch == per_epoch
+    assert BatchPlan(LABELS, size, None, 0).steps_per_epoch == per_epoch
     for start in (0, per_epoch, 2 * per_epoch):
         epoch = planned(None, start, start + per_epoch, size)
         assert {step.inputs for step in epoch} == {size}
@@ -116,5 +116,27 @@ def test_torch_s_own_random_numbers_neither_count_nor_change() -> None:
 def test_a_batch_larger_than_the_data_is_refused() -> None:
     message = "batch_size is 24, but there are 23 training images; expected 2 to 23"
     with pytest.raises(SettingsError, match=re.escape(message)):
-        Plan(LABELS, 24, None, 0)
-    assert Plan(LABELS, 23, None, 0).steps_per_epoch == 1
+        BatchPlan(LABELS, 24, None, 0)
+    assert BatchPlan(LABELS, 23, None, 0).steps_per_epoch == 1
+
+
+@given(
+    world_size=st.integers(1, 4),
+    part=st.integers(1, 5),
+    sampler=st.sampled_from(list(SAMPLERS.values())),
+)
+def test_ranks_split_each_batch_and_share_its_memory(world_size: int, part: int, sampler: MemorySampler | None) -> None:
+    size = world_size * part
+    plans = [BatchPlan(LABELS, size, sampler, 0, rank, world_size) for rank in range(world_size)]
+    assert {plan.steps_per_epoch for plan in plans} == {len(LABELS) // size}
+    for whole, *parts in zip(planned(sampler, 0, 10, size), *(plan.steps(0, 10) for plan in plans), strict=True):
+        for name in ("indices", "numbers"):
+            inputs = torch.stack([getattr(each, name)[: each.inputs] for each in parts], dim=1).flatten(0, 1)
+            assert torch.equal(inputs, getattr(whole, name)[:size])
+            assert all(torch.equal(getattr(each, name)[part:], getattr(whole, name)[size:]) for each in parts)
+
+
+@pytest.mark.parametrize(("size", "rank", "world_size"), [(5, 0, 2), (4, 2, 2), (4, -1, 2), (4, 0, 0)])
+def test_ranks_that_do_not_fit_are_refused(size: int, rank: int, world_size: int) -> None:
+    with pytest.raises(SettingsError, match=str(world_size)):
+        BatchPlan(LABELS, size, None, 0, rank, world_size)

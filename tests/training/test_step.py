@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 import memwrap
 from memwrap.models.loading import Model
-from memwrap.training.step import Batch, Outcome, in_two_passes, training_step
+from memwrap.training.step import Batch, StepOutput, training_step
 
 LR, MOMENTUM, DECAY = 0.1, 0.9, 5e-4
 CLASSES = 4
@@ -27,24 +27,15 @@ def new_optimizer(model: nn.Module, lr: float = LR) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr, MOMENTUM, weight_decay=DECAY, nesterov=True)
 
 
-def new_batch(inputs: int, samples: int) -> Batch:
-    pixels = torch.randint(256, (inputs + samples, 3, 8, 8), dtype=torch.uint8)
-    return Batch(pixels, torch.rand(inputs + samples, 16), torch.arange(inputs) % CLASSES)
+def new_batch(inputs: int, samples: int | None) -> Batch:
+    """samples: of the memory; 0 for the batch as its own memory, None for a model without one."""
+    images = torch.rand(inputs + (samples or 0), 3, 8, 8, dtype=torch.float64) - 0.5
+    memory = None if samples is None else images[inputs:] if samples else "batch"
+    return Batch(images[:inputs], torch.arange(inputs) % CLASSES, memory)
 
 
-def as_images(pixels: Tensor, numbers: Tensor) -> Tensor:
-    """Something that needs pixels and the numbers that belong to them."""
-    return pixels.double() / 255 - numbers[:, :1, None, None].double()
-
-
-def step(model: Model, batch: Batch, optimizer: torch.optim.Optimizer | None = None, **options: float) -> Outcome:
-    return training_step(
-        model.layer,
-        optimizer or new_optimizer(model),
-        in_two_passes(lambda pixels, numbers: model.encode(as_images(pixels, numbers))),
-        batch,
-        **options,
-    )
+def step(model: Model, batch: Batch, optimizer: torch.optim.Optimizer | None = None, **options: float) -> StepOutput:
+    return training_step(model, optimizer or new_optimizer(model), batch, **options)
 
 
 def slow_sparsemax(scores: Tensor) -> Tensor:
@@ -67,16 +58,16 @@ def slow_logits(model: Model, encoding: Tensor, memory: Tensor) -> Tensor:
 
 
 def slow_batch_logits(model: Model, batch: Batch) -> Tensor:
-    images, inputs = as_images(batch.rows, batch.numbers), len(batch.labels)
-    if isinstance(model, memwrap.MemoryClassifier) and len(images) == inputs:
+    images, inputs = batch.inputs, len(batch.labels)
+    if batch.memory == "batch":
         # Each half of the batch is the memory of the other, encoded by itself; the first is the larger one.
         halves = [model.encoder(images[: math.ceil(inputs / 2)]), model.encoder(images[math.ceil(inputs / 2) :])]
         pairs = [(own, memory) for half, memory in zip(halves, reversed(halves), strict=True) for own in half]
         return torch.stack([slow_logits(model, *pair) for pair in pairs])
-    encodings = model.encoder(images[:inputs])
+    encodings = model.encoder(images)
     if isinstance(model, memwrap.StandardClassifier):
         return torch.stack([model.layer.weight @ encoding + model.layer.bias for encoding in encodings])
-    memory = model.encoder(images[inputs:])
+    memory = model.encoder(batch.memory)
     return torch.stack([slow_logits(model, encoding, memory) for encoding in encodings])
 
 
@@ -97,7 +88,7 @@ def slow_step(model: Model, batch: Batch, momenta: dict[str, Tensor]) -> tuple[T
 @pytest.mark.parametrize(
     ("variant", "inputs", "samples"),
     [
-        ("standard", 6, 0),
+        ("standard", 6, None),
         ("memory_wrap", 6, 9),
         ("memory_wrap", 2, 1),
         ("memory_wrap", 6, 0),
@@ -128,8 +119,8 @@ def gradients(model: nn.Module) -> list[Tensor]:
 
 def test_a_drawn_memory_gives_the_loss_of_the_model_called_with_it() -> None:
     model, batch = new_model(), new_batch(6, 9)
-    twin, images = copy.deepcopy(model), as_images(batch.rows, batch.numbers)
-    loss = cross_entropy(twin(images[:6], memory=images[6:]), batch.labels)
+    twin = copy.deepcopy(model)
+    loss = cross_entropy(twin(batch.inputs, memory=batch.memory), batch.labels)
     loss.backward()
     outcome = step(model, batch, new_optimizer(model, lr=0))
     assert_close(outcome.loss.double(), loss.detach(), atol=1e-6, rtol=0)
@@ -145,8 +136,7 @@ def test_loss_and_gradients_are_those_of_the_published_package(variant: str, pub
     encoder, layer = copy.deepcopy(model.encoder), published(model.in_features, CLASSES).double()
     layer.classifier.fc1.load_state_dict(model.layer.head.first.state_dict())
     layer.classifier.fc2.load_state_dict(model.layer.head.second.state_dict())
-    images = as_images(batch.rows, batch.numbers)
-    loss = cross_entropy(layer(encoder(images[:6]), encoder(images[6:])), batch.labels)
+    loss = cross_entropy(layer(encoder(batch.inputs), encoder(batch.memory)), batch.labels)
     loss.backward()
     outcome = step(model, batch, new_optimizer(model, lr=0))
     assert_close(outcome.loss.double(), loss.detach(), atol=1e-6, rtol=0)
@@ -158,7 +148,7 @@ def test_batch_normalisation_sees_inputs_and_memory_apart() -> None:
     convolution, normalisation = (
         next(each for each in model.encoder.modules() if isinstance(each, kind)) for kind in (nn.Conv2d, nn.BatchNorm2d)
     )
-    maps = copy.deepcopy(convolution)(as_images(batch.rows, batch.numbers)).detach()
+    maps = copy.deepcopy(convolution)(torch.cat([batch.inputs, batch.memory])).detach()
     means, variances = normalisation.running_mean.clone(), normalisation.running_var.clone()
     for part in (maps[:6], maps[6:]):
         means, variances = 0.9 * means + 0.1 * part.mean((0, 2, 3)), 0.9 * variances + 0.1 * part.var((0, 2, 3))
@@ -202,7 +192,7 @@ def test_short_gradients_are_left_alone() -> None:
 
 
 def test_label_smoothing_spreads_a_part_of_each_label_over_all_classes() -> None:
-    model, batch = new_model("standard"), new_batch(6, 0)
+    model, batch = new_model("standard"), new_batch(6, None)
     scores = log_softmax(slow_batch_logits(copy.deepcopy(model), batch).detach(), dim=1)
     target = 0.7 * torch.eye(CLASSES).double()[batch.labels] + 0.3 / CLASSES
     outcome = step(model, batch, label_smoothing=0.3)
@@ -229,16 +219,12 @@ def test_the_outcome_holds_no_graph() -> None:
 def test_in_bfloat16_the_encoder_is_rounded_and_weights_are_not(samples: int) -> None:
     model = new_model().float()
     twin, batch, seen = copy.deepcopy(model), new_batch(6, samples), []
+    memory = batch.memory if samples == 0 else batch.memory.float()
+    batch = Batch(batch.inputs.float(), batch.labels, memory)
     model.encoder.register_forward_hook(lambda _, __, encodings: seen.append(encodings.dtype))
 
-    def stepped(of: Model, precision: torch.dtype) -> Outcome:
-        return training_step(
-            of.layer,
-            new_optimizer(of, lr=0.01),
-            in_two_passes(lambda pixels, numbers: of.encode(as_images(pixels, numbers).float())),
-            batch,
-            precision=precision,
-        )
+    def stepped(of: Model, precision: torch.dtype) -> StepOutput:
+        return training_step(of, new_optimizer(of, lr=0.01), batch, precision=precision)
 
     rounded, exact = stepped(model, torch.bfloat16), stepped(twin, torch.float32)
     assert set(seen) == {torch.bfloat16}

@@ -17,15 +17,15 @@ from torch.testing import assert_close
 
 from memwrap import encoders
 from memwrap.data import ENOUGH_FOR_WORKERS, BalancedMemory, LabelledImages, RandomMemory, StreamedImages, read_folder
-from memwrap.errors import SettingsError, TrainingError
+from memwrap.errors import InputError, SettingsError, TrainingError
 from memwrap.models.loading import Model
 from memwrap.training import Trainer, augmentation
 from memwrap.training import trainer as trainer_module
-from memwrap.training.plan import Plan
+from memwrap.training.plan import BatchPlan
 from memwrap.training.schedule import learning_rate
 from memwrap.training.state import optimizer_tensors, restore_optimizer
-from memwrap.training.step import Batch, Outcome, in_two_passes, training_step
-from memwrap.training.trainer import EpochMetrics, Moment, Progress, layout_on_gpus, optimizer_for, precision_on
+from memwrap.training.step import Batch, StepOutput, training_step
+from memwrap.training.trainer import EpochMetrics, Progress, StepMetrics, layout_on_gpus, optimizer_for, precision_on
 from tests.training.toys import IMAGES, same_weights, toy_data, toy_model, toy_settings, trained
 
 STEPS = 8  # of the toy settings
@@ -61,7 +61,7 @@ def test_the_same_seed_gives_the_same_weights_bit_for_bit(optimizer: str) -> Non
 def test_random_numbers_drawn_between_steps_do_not_count() -> None:
     undisturbed, _ = run()
     model = toy_model()
-    for _ in Trainer(model, toy_data(), toy_settings()).moments():
+    for _ in Trainer(model, toy_data(), toy_settings()).run():
         torch.rand(3)
     assert same_weights(model, undisturbed)
 
@@ -86,7 +86,7 @@ def stored_and_resumed(trainer: Trainer, settings: Any) -> Trainer:
     ("variant", "optimizer", "memory"),
     [("memory_wrap", "sgd", "random"), ("memory_wrap", "adamw", "batch"), ("standard", "sgd", "random")],
 )
-def test_a_run_goes_on_after_any_step_as_if_it_had_not_stopped(
+def test_a_run_resumes_after_any_step_as_if_it_had_not_stopped(
     variant: str, optimizer: str, memory: str, stop: int
 ) -> None:
     settings = toy_settings(optimizer=optimizer, memory=memory)
@@ -99,7 +99,7 @@ def test_a_run_goes_on_after_any_step_as_if_it_had_not_stopped(
     assert same_weights(resumed.model, whole)
 
 
-def test_the_same_trainer_can_be_stopped_and_gone_on_with() -> None:
+def test_the_same_trainer_can_be_stopped_and_resumed() -> None:
     whole, epochs = run()
     trainer = Trainer(toy_model(), toy_data(), toy_settings())
     assert trained(trainer, 3) + trained(trainer, 2) + trained(trainer) == epochs
@@ -128,9 +128,9 @@ def test_streamed_images_give_the_weights_of_held_ones_bit_for_bit(folder: Path,
     streamed = read_folder(folder, hold_bytes=0, workers=workers).train
     assert isinstance(streamed.images, StreamedImages)
     model, ended, alive = toy_model(), [], set()
-    for moment in Trainer(model, streamed, toy_settings(**settings)).moments():
+    for metrics in Trainer(model, streamed, toy_settings(**settings)).run():
         alive.add(len(multiprocessing.active_children()))
-        ended += [moment.finished_epoch] if moment.finished_epoch else []
+        ended += [metrics.finished_epoch] if metrics.finished_epoch else []
     assert max(alive) == workers
     assert ended == epochs
     assert same_weights(model, held)
@@ -210,17 +210,12 @@ def test_a_frozen_encoder_s_shortcut_changes_nothing(variant: str, memory: str) 
     model.encoder.eval()
     optimizer = optimizer_for(model, settings)
     sampler = RandomMemory(7) if (variant, memory) == ("memory_wrap", "random") else None
-    for number, step in enumerate(Plan(data.labels, 5, sampler, settings.seed).steps(0, STEPS)):
+    for number, step in enumerate(BatchPlan(data.labels, 5, sampler, settings.seed).steps(0, STEPS)):
         optimizer.param_groups[0]["lr"] = learning_rate(settings, number, 4)
-        batch = Batch(data.images.pixels[step.indices], step.numbers, data.labels[step.indices[:5]])
-        training_step(
-            model.layer,
-            optimizer,
-            in_two_passes(lambda pixels, _: model.encode(model.transform(pixels))),
-            batch,
-            settings.label_smoothing,
-            settings.clip,
-        )
+        images = model.transform(data.images.pixels[step.indices])
+        memory = images[5:] if sampler else "batch" if variant == "memory_wrap" else None
+        batch = Batch(images[:5], data.labels[step.indices[:5]], memory)
+        training_step(model, optimizer, batch, settings.label_smoothing, settings.clip)
     # Encoded in batches of other sizes, images may differ in the last digit.
     assert_close(quick.state_dict(), model.state_dict(), atol=1e-5, rtol=1e-4)
 
@@ -263,11 +258,11 @@ def test_the_settings_name_the_sampler(memory: str, sampler: object) -> None:
 
 
 @pytest.fixture
-def outcomes(monkeypatch: pytest.MonkeyPatch) -> list[Outcome]:
+def outcomes(monkeypatch: pytest.MonkeyPatch) -> list[StepOutput]:
     """What every step gives from now on."""
-    found: list[Outcome] = []
+    found: list[StepOutput] = []
 
-    def recorded(*arguments: Any) -> Outcome:
+    def recorded(*arguments: Any) -> StepOutput:
         found.append(training_step(*arguments))
         return found[-1]
 
@@ -275,7 +270,7 @@ def outcomes(monkeypatch: pytest.MonkeyPatch) -> list[Outcome]:
     return found
 
 
-def test_metrics_of_an_epoch_are_sums_over_its_steps(outcomes: list[Outcome]) -> None:
+def test_metrics_of_an_epoch_are_sums_over_its_steps(outcomes: list[StepOutput]) -> None:
     _, epochs = run()
     settings = toy_settings()
     assert [epoch.epoch for epoch in epochs] == [1, 2]
@@ -287,12 +282,12 @@ def test_metrics_of_an_epoch_are_sums_over_its_steps(outcomes: list[Outcome]) ->
         assert epoch.lr == learning_rate(settings, epoch.step - 1, 4)
 
 
-def test_every_step_is_a_moment(outcomes: list[Outcome]) -> None:
-    moments: list[Moment] = list(Trainer(toy_model(), toy_data(), toy_settings()).moments())
-    assert [(moment.step, moment.steps, moment.epoch) for moment in moments] == [(n, 8, n / 4) for n in range(1, 9)]
-    assert [moment.loss for moment in moments] == [float(outcome.loss) for outcome in outcomes]
-    assert [moment.lr for moment in moments] == [learning_rate(toy_settings(), step, 4) for step in range(8)]
-    assert [moment.finished_epoch is not None for moment in moments] == [n % 4 == 0 for n in range(1, 9)]
+def test_every_step_is_reported(outcomes: list[StepOutput]) -> None:
+    moments: list[StepMetrics] = list(Trainer(toy_model(), toy_data(), toy_settings()).run())
+    assert [(metrics.step, metrics.steps, metrics.epoch) for metrics in moments] == [(n, 8, n / 4) for n in range(1, 9)]
+    assert [metrics.loss for metrics in moments] == [float(outcome.loss) for outcome in outcomes]
+    assert [metrics.lr for metrics in moments] == [learning_rate(toy_settings(), step, 4) for step in range(8)]
+    assert [metrics.finished_epoch is not None for metrics in moments] == [n % 4 == 0 for n in range(1, 9)]
 
 
 def test_inputs_and_memory_are_changed_by_numbers_of_their_own() -> None:
@@ -300,8 +295,8 @@ def test_inputs_and_memory_are_changed_by_numbers_of_their_own() -> None:
     model.encoder.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     settings = toy_settings()
     trained(Trainer(model, data, settings), 1)
-    (step,) = Plan(data.labels, 5, RandomMemory(7), settings.seed).steps(0, 1)
-    expected = augmentation.prepared(
+    (step,) = BatchPlan(data.labels, 5, RandomMemory(7), settings.seed).steps(0, 1)
+    expected = augmentation.prepare(
         data.images.pixels[step.indices], step.numbers, settings.augment, model.transform.mean, model.transform.std
     )
     assert_close(torch.cat(seen), expected, atol=1e-6, rtol=1e-6)
@@ -335,9 +330,9 @@ def test_optimisers_are_what_the_settings_say() -> None:
         ({"batch_size": 23}, "batch_size is 23, but there are 22 training images; expected 2 to 22"),
         (
             {"batch_size": 3, "memory": "batch"},
-            "batch normalisation has too little to go by in one image: expected at least 4",
+            "each: expected at least 4",
         ),
-        ({"batch_size": 1, "memory": "batch", "freeze": True}, "be each other's memory: expected at least 2"),
+        ({"batch_size": 1, "memory": "batch", "freeze": True}, "each other's memory: expected at least 2"),
     ],
 )
 def test_what_the_data_cannot_give_is_refused_before_the_first_step(settings: dict[str, Any], message: str) -> None:
@@ -352,12 +347,61 @@ def test_halves_of_one_image_serve_where_no_batch_is_normalised() -> None:
         trained(Trainer(model, toy_data(), toy_settings(memory="batch", batch_size=2, **settings)))
 
 
-def test_a_frozen_encoder_sees_all_images_of_a_step_at_once() -> None:
-    model, passes = toy_model(), []
-    trainer = Trainer(model, toy_data(), toy_settings(memory="random", freeze=True, augment=("flip",)))
-    model.encoder.register_forward_hook(lambda _, inputs, __: passes.append(len(inputs[0])))
+@pytest.mark.parametrize("memory", ["random", "batch"])
+def test_forward_hooks_of_model_layer_and_encoder_fire_in_every_step(memory: str) -> None:
+    model, calls = toy_model(), {"model": 0, "layer": 0, "encoder": 0}
+
+    def count(name: str) -> Any:
+        def hook(*_: object) -> None:
+            calls[name] += 1
+
+        return hook
+
+    for name, module in (("model", model), ("layer", model.layer), ("encoder", model.encoder)):
+        module.register_forward_hook(count(name))
+    trained(Trainer(model, toy_data(), toy_settings(memory=memory)))
+    assert calls == {"model": STEPS, "layer": STEPS, "encoder": 2 * STEPS}  # inputs and memory, or two halves
+
+
+def test_a_frozen_encoder_s_shortcut_calls_the_layer_as_a_module() -> None:
+    model, calls = toy_model(), []
+    trainer = Trainer(model, toy_data(), toy_settings(freeze=True, augment=()))
+    model.layer.register_forward_hook(lambda *_: calls.append(1))
     trained(trainer)
-    assert set(passes) == {5 + 7}
+    assert len(calls) == STEPS
+
+
+@pytest.mark.parametrize("memory", ["random", "batch"])
+def test_a_model_in_distributed_data_parallel_trains_to_the_same_weights(memory: str, tmp_path: Path) -> None:
+    alone, epochs = run(memory=memory)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        model = toy_model()
+        wrapped = nn.parallel.DistributedDataParallel(model)
+        calls = []
+        wrapped.register_forward_hook(lambda *_: calls.append(1))
+        assert trained(Trainer(wrapped, toy_data(), toy_settings(memory=memory))) == epochs
+    finally:
+        torch.distributed.destroy_process_group()
+    assert len(calls) == STEPS
+    assert same_weights(model, alone)
+
+
+def test_ranks_train_on_their_parts_of_each_batch() -> None:
+    seen: list[Tensor] = []
+    for rank in range(2):
+        model = toy_model()
+        model.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+        settings = toy_settings(batch_size=4, augment=())
+        trained(Trainer(model, toy_data(), settings, rank=rank, world_size=2), 1)
+    (step,) = BatchPlan(toy_data().labels, 4, RandomMemory(7), 3).steps(0, 1)
+    whole = model.transform(toy_data().images.pixels[step.indices[:4]])
+    assert torch.equal(torch.stack(seen, dim=1).flatten(0, 1), whole)
+
+
+def test_what_is_no_model_is_refused() -> None:
+    with pytest.raises(InputError, match="Sequential"):
+        Trainer(nn.Sequential(nn.Linear(2, 2)), toy_data(), toy_settings())
 
 
 def test_the_batch_as_memory_needs_no_memory_size() -> None:

@@ -53,12 +53,12 @@ def trained(trainer: Trainer, steps: int | None = None) -> list[EpochMetrics]:
     ended: list[EpochMetrics] = []
     if steps == 0:
         return ended
-    moments = trainer.moments()
-    for count, moment in enumerate(moments, start=1):
-        if moment.finished_epoch is not None:
-            ended.append(moment.finished_epoch)
+    steps_done = trainer.run()
+    for count, metrics in enumerate(steps_done, start=1):
+        if metrics.finished_epoch is not None:
+            ended.append(metrics.finished_epoch)
         if count == steps:
-            moments.close()
+            steps_done.close()
     return ended
 
 

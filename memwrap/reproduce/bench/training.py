@@ -102,7 +102,7 @@ def trainings_beside_published(stand: BenchContext, encoder: str) -> Iterator[Fi
             pass
 
     def loop() -> None:
-        for _ in Trainer(stand.model(settings), data, settings).moments():
+        for _ in Trainer(stand.model(settings), data, settings).run():
             pass
 
     def side_by_side() -> None:
@@ -153,9 +153,9 @@ def _published_steps(stand: BenchContext, encoder: str) -> list[Candidate]:
 def _loop_steps(stand: BenchContext, name: str, encoder: str, changes: Mapping[str, Any]) -> Candidate:
     settings, count = stand.settings(encoder, {**changes, "epochs": ENDLESS}), stand.amounts.steps
     model = stand.model(settings)
-    moments = Trainer(model, _images(stand), settings).moments()
+    steps = Trainer(model, _images(stand), settings).run()
     facts = {**_facts(settings, stand), **_loop_facts(model, stand)}
-    return Candidate(name, lambda: _take(moments, count), count, facts=facts)
+    return Candidate(name, lambda: _take(steps, count), count, facts=facts)
 
 
 def _captured_steps(stand: BenchContext, name: str, encoder: str, changes: Mapping[str, Any]) -> Candidate:

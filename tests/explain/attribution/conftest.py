@@ -28,7 +28,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[MemoryClassifier,
     data = digits()
     settings = with_changes(recipe("default"), {"encoder": "tiny", "samples": 200, "epochs": 10, "seed": 0}, "test")
     training = begin(tmp_path_factory.mktemp("attribution") / "run", data, settings, "default")
-    training.go_on()
+    training.train()
     test = training.run.splits.of(data, "test")
     pixels = torch.cat(list(test.images.batches([torch.arange(16)])))
     return training.model, training.model.transform(pixels)

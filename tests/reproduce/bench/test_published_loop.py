@@ -12,7 +12,7 @@ from memwrap.reproduce.bench.packages import MissingPackageError
 from memwrap.reproduce.bench.published_loop import Pictures, PublishedLoop, published_model
 from memwrap.reproduce.bench.stand import images_for
 from memwrap.training.settings import ResolvedSettings
-from memwrap.training.step import Batch, in_two_passes, training_step
+from memwrap.training.step import Batch, training_step
 from memwrap.training.trainer import Trainer
 from tests.reproduce.bench import stand
 
@@ -51,10 +51,10 @@ def test_a_step_moves_the_weights_as_ours_does() -> None:
     optimizer = Trainer(ours, images_for(IMAGES), settings).optimizer
     labels = images_for(IMAGES).labels[:8]
     images = ours.transform(to_pixels(slice(0, 14)))
-    batch = Batch(images, torch.zeros(14, 0), labels)
+    batch = Batch(images[:8], labels, images[8:])
     ours.train(), theirs.model.train()
     for _ in range(3):
-        outcome = training_step(ours.layer, optimizer, in_two_passes(lambda rows, _: ours.encode(rows)), batch)
+        outcome = training_step(ours, optimizer, batch)
         loss = theirs.step(images[:8], labels, images[8:])
         assert_close(loss, outcome.loss, rtol=1e-3, atol=1e-3)
     for name, weight in ours.encoder.state_dict().items():

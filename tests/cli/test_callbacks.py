@@ -19,11 +19,11 @@ import pytest
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from memwrap.cli import watch
-from memwrap.cli.watch import BarWatcher, LineWatcher, TensorBoardWatcher, reading_bars, training_bar
+from memwrap.cli import callbacks
+from memwrap.cli.callbacks import LogLines, ProgressBar, TensorBoardCurves, reading_bars, training_bar
 from memwrap.errors import SettingsError
 from memwrap.report.durations import duration
-from memwrap.training.trainer import EpochMetrics, Moment
+from memwrap.training.trainer import EpochMetrics, StepMetrics
 from tests.cli import QUICK, environment, fails, photos, program, succeeds
 
 STYLE = re.compile(r"\x1b\[[0-9;]*m")
@@ -71,10 +71,10 @@ def test_a_terminal_has_one_bar_with_all_that_one_wants_to_know(tmp_path: Path) 
 def test_where_there_is_little_room_only_the_bar_becomes_shorter() -> None:
     screen = io.StringIO()
     with training_bar(Console(file=screen, force_terminal=True, width=80)) as progress:
-        watcher = BarWatcher(progress, epochs=300)
-        watcher.epoch(a_line(298, accuracy=1.0, validation_accuracy=1.0))
-        watcher.epoch(a_line(299, accuracy=1.0))
-        watcher.step(Moment(2999, 3000, 299.9, 0.5, 0.1, None), 12345.6)
+        callback = ProgressBar(progress, epochs=300)
+        callback.on_epoch(a_line(298, accuracy=1.0, validation_accuracy=1.0))
+        callback.on_epoch(a_line(299, accuracy=1.0))
+        callback.on_step(StepMetrics(2999, 3000, 299.9, 0.5, 0.1, None), 12345.6)
     frame = CONTROL.sub("", screen.getvalue()).rstrip().split("\n")[-1].split("\r")[-1]
     words = "loss 0.500  accuracy 100.0%  val 100.0%  12346 images/s"
     assert re.fullmatch(rf"epoch 300/300 [━╸╺]+ {words} -:--:--", frame), frame
@@ -87,9 +87,9 @@ def test_a_terminal_that_cannot_move_its_cursor_has_lines(tmp_path: Path) -> Non
     assert not CONTROL.search(written)
 
 
-def a_moment(step: int, finished: bool = False) -> Moment:
+def step_metrics(step: int, finished: bool = False) -> StepMetrics:
     ended = EpochMetrics(step // 10, step, 0.5, 0.5, 0.1) if finished else None
-    return Moment(step, 100, step / 10, 0.53219, 0.1, ended)
+    return StepMetrics(step, 100, step / 10, 0.53219, 0.1, ended)
 
 
 def a_line(epoch: int, **others: float) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def a_line(epoch: int, **others: float) -> dict[str, Any]:
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """What time it is, in its only element."""
     now = [1000.0]
-    monkeypatch.setattr(watch.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(callbacks.time, "monotonic", lambda: now[0])
     return now
 
 
@@ -112,40 +112,40 @@ def log() -> io.StringIO:
 
 
 @pytest.fixture
-def lines(clock: list[float], log: io.StringIO) -> LineWatcher:
-    return LineWatcher(Console(file=log, soft_wrap=True, highlight=False), epochs=10)
+def lines(clock: list[float], log: io.StringIO) -> LogLines:
+    return LogLines(Console(file=log, soft_wrap=True, highlight=False), epochs=10)
 
 
 def test_a_log_has_a_line_after_the_first_epoch_and_the_last_and_seldom_between(
-    lines: LineWatcher, log: io.StringIO, clock: list[float]
+    lines: LogLines, log: io.StringIO, clock: list[float]
 ) -> None:
     for epoch in range(1, 11):
         clock[0] += 4
-        lines.epoch(a_line(epoch))
+        lines.on_epoch(a_line(epoch))
     assert [line.split()[1] for line in log.getvalue().splitlines()] == ["1/10", "4/10", "7/10", "10/10"]
 
 
-def test_a_line_of_a_log_tells_how_it_goes(lines: LineWatcher, log: io.StringIO) -> None:
-    lines.epoch(a_line(2, validation_accuracy=0.75))
+def test_a_line_of_a_log_tells_how_it_goes(lines: LogLines, log: io.StringIO) -> None:
+    lines.on_epoch(a_line(2, validation_accuracy=0.75))
     expected = "epoch 2/10  loss 0.5322  accuracy 81.2%  1234 images/s  4 min 0 s left  validation 75.0%\n"
     assert log.getvalue() == expected
 
 
-def test_long_epochs_have_lines_within_them(lines: LineWatcher, log: io.StringIO, clock: list[float]) -> None:
+def test_long_epochs_have_lines_within_them(lines: LogLines, log: io.StringIO, clock: list[float]) -> None:
     for step in range(1, 11):
         clock[0] += 25 if step < 10 else 100  # the last is told as an epoch
-        lines.step(a_moment(step, finished=step == 10), 16.4)
+        lines.on_step(step_metrics(step, finished=step == 10), 16.4)
     assert log.getvalue().splitlines() == [
         f"step {step}/100  epoch 1/10  loss 0.5322  16 images/s" for step in (3, 6, 9)
     ]
 
 
-def test_short_epochs_have_no_lines_within_them(lines: LineWatcher, log: io.StringIO, clock: list[float]) -> None:
+def test_short_epochs_have_no_lines_within_them(lines: LogLines, log: io.StringIO, clock: list[float]) -> None:
     for step in range(1, 101):
         clock[0] += 5
-        lines.step(a_moment(step, finished=step % 10 == 0), 16.4)
+        lines.on_step(step_metrics(step, finished=step % 10 == 0), 16.4)
         if step % 10 == 0:
-            lines.epoch(a_line(step // 10))
+            lines.on_epoch(a_line(step // 10))
     assert not any(line.startswith("step") for line in log.getvalue().splitlines())
 
 
@@ -203,19 +203,19 @@ def test_without_being_asked_for_there_are_no_curves(data: Path, out: Path) -> N
 
 def test_steps_that_are_run_again_are_drawn_once(tmp_path: Path) -> None:
     """A process that was killed had drawn more steps than it had saved."""
-    with TensorBoardWatcher(tmp_path, first=1) as before:
+    with TensorBoardCurves(tmp_path, first=1) as before:
         for step in range(1, 6):
-            before.step(a_moment(step), 1.0)
+            before.on_step(step_metrics(step), 1.0)
     time.sleep(1.1)  # the names of its files tell seconds
-    with TensorBoardWatcher(tmp_path, first=4) as after:
+    with TensorBoardCurves(tmp_path, first=4) as after:
         for step in range(4, 8):
-            after.step(a_moment(step), 1.0)
+            after.on_step(step_metrics(step), 1.0)
     assert steps(curves(tmp_path), "loss") == [1, 2, 3, 4, 5, 6, 7]
 
 
 def test_steps_are_written_though_their_epoch_has_not_ended(tmp_path: Path) -> None:
-    with TensorBoardWatcher(tmp_path, first=1) as watcher:
-        watcher.step(a_moment(1), 1.0)
+    with TensorBoardCurves(tmp_path, first=1) as callback:
+        callback.on_step(step_metrics(1), 1.0)
     assert steps(curves(tmp_path), "loss") == [1]
 
 
@@ -224,6 +224,6 @@ def test_without_tensorboard_one_is_told_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(SettingsError, match=r"pip install 'memwrap\[tensorboard\]'"):
-        TensorBoardWatcher(out, first=1)
+        TensorBoardCurves(out, first=1)
     assert "tensorboard is not installed" in fails(2, "train", data, "--out", out, *QUICK, "--tensorboard")
     assert not out.exists()

@@ -22,13 +22,13 @@ from rich.table import Column
 from memwrap.cli.signals import interrupt_if_asked
 from memwrap.errors import SettingsError
 from memwrap.report.durations import duration
-from memwrap.training.trainer import Moment
+from memwrap.training.trainer import StepMetrics
 
 LOG_SECONDS = 10.0  # between the lines of two epochs in a log, at least
 STEP_SECONDS = 60.0  # without a line, until one comes within an epoch
 
 
-class BarWatcher:
+class ProgressBar:
     """One line on a terminal, renewed in place."""
 
     def __init__(self, progress: Progress, epochs: int) -> None:
@@ -36,20 +36,20 @@ class BarWatcher:
         self.task: TaskID | None = None
         self.accuracy = self.validation = ""
 
-    def step(self, moment: Moment, images_per_second: float) -> None:
+    def on_step(self, metrics: StepMetrics, images_per_second: float) -> None:
         if self.task is None:
-            self.task = self.progress.add_task("training", total=moment.steps, completed=moment.step - 1, words="")
-        words = f"loss {moment.loss:.3f}  {self.accuracy}{self.validation}{images_per_second:.0f} images/s"
-        epoch = math.ceil(moment.epoch)
-        self.progress.update(self.task, completed=moment.step, description=f"epoch {epoch}/{self.epochs}", words=words)
+            self.task = self.progress.add_task("training", total=metrics.steps, completed=metrics.step - 1, words="")
+        words = f"loss {metrics.loss:.3f}  {self.accuracy}{self.validation}{images_per_second:.0f} images/s"
+        epoch = math.ceil(metrics.epoch)
+        self.progress.update(self.task, completed=metrics.step, description=f"epoch {epoch}/{self.epochs}", words=words)
 
-    def epoch(self, line: dict[str, Any]) -> None:
+    def on_epoch(self, line: dict[str, Any]) -> None:
         self.accuracy = f"accuracy {line['accuracy']:.1%}  "
         if "validation_accuracy" in line:
             self.validation = f"val {line['validation_accuracy']:.1%}  "
 
 
-class LineWatcher:
+class LogLines:
     """A line now and then, for a log: after the first epoch, the last, and between them every few seconds.
 
     Epochs that take minutes have lines within them.
@@ -60,16 +60,16 @@ class LineWatcher:
         self.printed: float | None = None
         self.begun = time.monotonic()
 
-    def step(self, moment: Moment, images_per_second: float) -> None:
+    def on_step(self, metrics: StepMetrics, images_per_second: float) -> None:
         now = time.monotonic()
-        if moment.finished_epoch is None and now - (self.printed or self.begun) >= STEP_SECONDS:
+        if metrics.finished_epoch is None and now - (self.printed or self.begun) >= STEP_SECONDS:
             self.printed = now
             self.console.print(
-                f"step {moment.step}/{moment.steps}  epoch {math.ceil(moment.epoch)}/{self.epochs}  "
-                f"loss {moment.loss:.4f}  {images_per_second:.0f} images/s"
+                f"step {metrics.step}/{metrics.steps}  epoch {math.ceil(metrics.epoch)}/{self.epochs}  "
+                f"loss {metrics.loss:.4f}  {images_per_second:.0f} images/s"
             )
 
-    def epoch(self, line: dict[str, Any]) -> None:
+    def on_epoch(self, line: dict[str, Any]) -> None:
         now = time.monotonic()
         if self.printed is not None and now - self.printed < LOG_SECONDS and line["epoch"] != self.epochs:
             return
@@ -95,23 +95,23 @@ def curve_writer() -> Any:
     return SummaryWriter
 
 
-class TensorBoardWatcher:
+class TensorBoardCurves:
     """Curves in the run's folder, until its context ends. What an earlier process wrote after `first` is void."""
 
     def __init__(self, folder: Path, first: int) -> None:
         self.writer = curve_writer()(str(folder), purge_step=first)
 
-    def step(self, moment: Moment, images_per_second: float) -> None:
-        self.writer.add_scalar("loss", moment.loss, moment.step)
-        self.writer.add_scalar("lr", moment.lr, moment.step)
+    def on_step(self, metrics: StepMetrics, images_per_second: float) -> None:
+        self.writer.add_scalar("loss", metrics.loss, metrics.step)
+        self.writer.add_scalar("lr", metrics.lr, metrics.step)
 
-    def epoch(self, line: dict[str, Any]) -> None:
+    def on_epoch(self, line: dict[str, Any]) -> None:
         for name in ("accuracy", "validation_accuracy", "images_per_second"):
             if name in line:
                 self.writer.add_scalar(name, line[name], line["step"])
         self.writer.flush()
 
-    def __enter__(self) -> "TensorBoardWatcher":
+    def __enter__(self) -> "TensorBoardCurves":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -120,7 +120,7 @@ class TensorBoardWatcher:
 
 @contextmanager
 def training_bar(console: Console) -> Iterator[Progress]:
-    """The bar that a BarWatcher renews."""
+    """The bar that a ProgressBar renews."""
     words, left = TextColumn("{task.fields[words]}"), TimeRemainingColumn(table_column=Column(no_wrap=True))
     # Where there is little room, only the bar itself becomes shorter.
     with Progress(TextColumn("{task.description}"), BarColumn(), words, left, console=console) as progress:
