@@ -250,7 +250,7 @@ def _logits_of_inputs(layer: nn.Module, encodings: Tensor, inputs: int) -> Tenso
         return logits
     if len(encodings) > inputs:
         return layer.forward(encodings[:inputs], encodings[inputs:])
-    return layer.forward_by_halves(encodings)
+    return layer.forward(encodings, "batch")
 
 
 def _current(device: torch.device) -> AbstractContextManager[object]:
