@@ -13,7 +13,6 @@ from memwrap.cli.evaluate import EVALUATIONS, other_images, own_data
 from memwrap.cli.failures import CODES
 from memwrap.cli.reading import Reading
 from memwrap.cli.terminal import device_named, errors, plain_console, print_json
-from memwrap.cli.callbacks import reading_bars
 from memwrap.data import LabelledImages, UnreadableFile, generator, list_image_files, read_image_files
 from memwrap.errors import DataError, SaveError, SettingsError
 from memwrap.explain.attribution.baselines import check_baseline

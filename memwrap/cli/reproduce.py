@@ -16,7 +16,6 @@ from memwrap.cli.failures import INTERRUPTED
 from memwrap.cli.reading import Reading
 from memwrap.cli.signals import stop_on_signals
 from memwrap.cli.terminal import aligned, at_home, device_named, errors, is_there, plain_console, warn
-from memwrap.cli.callbacks import STEP_SECONDS
 from memwrap.data import CLASS_NAMES, PUBLISHED, DataSet
 from memwrap.errors import DataError, RunError, SettingsError, TrainingError
 from memwrap.models.inference import encode_all

@@ -16,7 +16,6 @@ from memwrap.cli.failures import INTERRUPTED
 from memwrap.cli.reading import Reading
 from memwrap.cli.signals import stop_on_signals
 from memwrap.cli.terminal import at_home, device_named, errors, print_json, warn
-from memwrap.cli.callbacks import ProgressBar, LogLines, TensorBoardCurves, curve_writer, training_bar
 from memwrap.data import PUBLISHED, DataSet
 from memwrap.encoders.registry import TIMM, timm_facts
 from memwrap.errors import DataError, DivergedError, SettingsError
