@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from memwrap.data.decoding import decode_image
     from memwrap.data.files import UnreadableFile, list_image_files, read_image_files
     from memwrap.data.folders import read_folder
-    from memwrap.data.progress import Progress, Report, track_progress
-    from memwrap.data.published import CLASS_NAMES, cifar10, cinic10, digits, svhn
+    from memwrap.data.progress import Progress, track_progress
+    from memwrap.data.published import CLASS_NAMES, digits
     from memwrap.data.sampling import BalancedMemory, MemorySampler, RandomMemory, build_sampler, check_size
     from memwrap.data.seeds import derive_seed, generator
-    from memwrap.data.sources import PUBLISHED, default_root, open_data
+    from memwrap.data.sources import PUBLISHED, open_data
     from memwrap.data.splits import draw_subset, hold_out
     from memwrap.data.statistics import channel_statistics
-    from memwrap.data.streaming import ENOUGH_FOR_WORKERS, StreamedImages
+    from memwrap.data.streaming import StreamedImages
     from memwrap.data.transform import Transform, normalize
 
 FITS = ("crop", "pad", "stretch")  # how an image of another shape is brought to the target shape
@@ -31,21 +31,20 @@ _MODULES = {
     "decoding": ("decode_image",),
     "files": ("UnreadableFile", "list_image_files", "read_image_files"),
     "folders": ("read_folder",),
-    "progress": ("Progress", "Report", "track_progress"),
-    "published": ("CLASS_NAMES", "cifar10", "cinic10", "digits", "svhn"),
+    "progress": ("Progress", "track_progress"),
+    "published": ("CLASS_NAMES", "digits"),
     "sampling": ("BalancedMemory", "MemorySampler", "RandomMemory", "build_sampler", "check_size"),
     "seeds": ("derive_seed", "generator"),
-    "sources": ("PUBLISHED", "default_root", "open_data"),
+    "sources": ("PUBLISHED", "open_data"),
     "splits": ("draw_subset", "hold_out"),
     "statistics": ("channel_statistics",),
-    "streaming": ("ENOUGH_FOR_WORKERS", "StreamedImages"),
+    "streaming": ("StreamedImages",),
     "transform": ("Transform", "normalize"),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "CLASS_NAMES",
-    "ENOUGH_FOR_WORKERS",
     "FITS",
     "PUBLISHED",
     "BalancedMemory",
@@ -56,18 +55,14 @@ __all__ = [
     "MemorySampler",
     "Progress",
     "RandomMemory",
-    "Report",
     "StreamedImages",
     "Transform",
     "UnreadableFile",
     "build_sampler",
     "channel_statistics",
     "check_size",
-    "cifar10",
-    "cinic10",
     "count_shared",
     "decode_image",
-    "default_root",
     "derive_seed",
     "digits",
     "draw_subset",
@@ -78,7 +73,6 @@ __all__ = [
     "open_data",
     "read_folder",
     "read_image_files",
-    "svhn",
     "track_progress",
 ]
 

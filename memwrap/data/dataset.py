@@ -1,4 +1,4 @@
-"""Images of one shape with their labels, wherever the pixels are kept."""
+"""Images of one shape with their labels, in memory or read on demand."""
 
 import hashlib
 from collections.abc import Iterable, Iterator
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class Images(Protocol):
-    """N images of one shape. Whoever asks for them does not know whether they lie in memory or are read on demand."""
+    """N images of one shape, in memory or read on demand."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -19,14 +19,14 @@ class Images(Protocol):
     def __len__(self) -> int: ...
 
     def batches(self, indices: Iterable[Tensor]) -> Iterator[Tensor]:
-        """For each tensor of indices (n,) in turn the images, uint8 (n, C, H, W)."""
+        """For each tensor of indices (n,) the images, uint8 (n, C, H, W)."""
 
     def at(self, indices: Tensor) -> "Images":
         """The images at these indices (n,), in this order."""
 
 
 class InMemoryImages:
-    """Images that lie in memory, of the CPU or a card: pixels uint8 (N, C, H, W)."""
+    """Images in the memory of a CPU or GPU: pixels uint8 (N, C, H, W)."""
 
     def __init__(self, pixels: Tensor) -> None:
         self.pixels = pixels
@@ -47,13 +47,12 @@ class InMemoryImages:
         return InMemoryImages(self.pixels[indices.to(self.pixels.device)])
 
     def to(self, device: torch.device) -> "InMemoryImages":
-        """The same images in another device's memory."""
         return InMemoryImages(self.pixels.to(device))
 
 
 @dataclass(frozen=True)
 class LabelledImages:
-    """labels (N,), int64, on the CPU. names: what each image is called where it came from."""
+    """Images with their labels (N,), int64, on the CPU. names: the name of each image in its source."""
 
     images: Images
     labels: Tensor
@@ -70,15 +69,15 @@ class LabelledImages:
 
 @dataclass(frozen=True)
 class DataSet:
-    """All that a source holds. Labels count the classes in their order."""
+    """A source's classes, training images and test images. Labels index the classes."""
 
     name: str  # "digits", "svhn", ..., or the path of a folder or zip
     classes: tuple[str, ...]
     train: LabelledImages
-    test: LabelledImages | None  # None: the source has no split of its own
-    fingerprint: str  # changes when the images or their order do
-    record: dict[str, Any] = field(default_factory=dict)  # JSON values: how images were converted, what was left out
-    warnings: tuple[str, ...] = ()  # what its user should know before trusting a result
+    test: LabelledImages | None  # None: the source has no test split
+    fingerprint: str  # changes with the images and their order
+    record: dict[str, Any] = field(default_factory=dict)  # JSON: how images were converted, what was left out
+    warnings: tuple[str, ...] = ()  # reasons to doubt a result on these data
 
 
 def count_shared(images: Images, others: Images) -> int:

@@ -1,4 +1,4 @@
-"""Single image files, as a model takes them."""
+"""Single image files, read for prediction."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,21 +13,26 @@ from memwrap.errors import DataError, InputError
 
 @dataclass(frozen=True)
 class UnreadableFile:
-    """A file that could not be judged, and why."""
+    """A file that could not be read as an image, and the reason."""
 
     path: str
     reason: str
 
 
 def list_image_files(paths: Iterable[Path]) -> list[Path]:
-    """These files, and instead of folders all files in them."""
-    return [file for path in paths for file in _files(path)]
+    """The given files, with each folder replaced by all files in it."""
+    files: list[Path] = []
+    for path in paths:
+        if not path.exists():
+            raise InputError(f"{path}: there is no such file or folder; expected images")
+        files += [path / name for name in Folder(path).names()] if path.is_dir() else [path]
+    return files
 
 
 def read_image_files(
     files: Sequence[Path], shape: tuple[int, int, int], fit: str
 ) -> tuple[dict[Path, Tensor], list[UnreadableFile]]:
-    """The pixels of each, uint8 of this shape, and which could not be read."""
+    """The pixels of each file, uint8 of this shape, and the files that could not be read."""
     pixels, unreadable = {}, []
     for file in files:
         try:
@@ -35,9 +40,3 @@ def read_image_files(
         except DataError as error:
             unreadable.append(UnreadableFile(str(file), str(error)))
     return pixels, unreadable
-
-
-def _files(path: Path) -> list[Path]:
-    if not path.exists():
-        raise InputError(f"{path}: there is no such file or folder; expected images")
-    return [path / name for name in Folder(path).names()] if path.is_dir() else [path]

@@ -1,9 +1,9 @@
-"""A person's own images, in a folder or zip with a folder for each class, as a data set."""
+"""A folder or zip with one folder for each class, as a data set."""
 
 import hashlib
 import json
-from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from statistics import median_low
@@ -13,16 +13,17 @@ import torch
 from torch import Tensor
 
 from memwrap.data import FITS
-from memwrap.data.containers import Archive, Container, open_container
+from memwrap.data.containers import Container, ZipArchive, open_container
 from memwrap.data.dataset import DataSet, Images, InMemoryImages, LabelledImages
 from memwrap.data.decoding import MODES, image_size
-from memwrap.data.layout import Entry, Listing, arranged
-from memwrap.data.scan import Progress, ReadingPlan, Scan, ScannedImage, scan_images
+from memwrap.data.layout import LabelledFile, Layout, parse_layout
+from memwrap.data.progress import Report
+from memwrap.data.scan import ImageSource, Scan, ScannedImage, scan_images
 from memwrap.data.streaming import StreamedImages
 from memwrap.errors import DataError
 
 AUTO_SIZE_LIMIT = 64
-AUTO_SIZE_SAMPLE = 500  # images whose headers are looked at to choose a size
+AUTO_SIZE_SAMPLE = 500  # images whose headers are read to choose a size
 BAD_SHOWN = 20
 PAIRS_SHOWN = 3
 
@@ -37,32 +38,34 @@ def read_folder(
     workers: int = 0,
     hold_bytes: int = 1 << 30,
     least_classes: int = 2,
-    progress: Progress | None = None,
+    progress: Report | None = None,
 ) -> DataSet:
-    """The data set in a folder or zip; each image has been decoded once, so that bad ones are known from the start.
+    """Read the data set in a folder or zip. Every image is decoded once, so that bad files are known from the start.
 
-    size: side of the square images; None takes the median shorter side of the training images, at most 64.
-    fit: see `pictures.fitted`. channels: 3 or 1. skip_bad: leave bad files out and record them, instead of an error.
-    hold_bytes: so many bytes of pixels stay in memory at most; where there are more, all are read on demand, by so
-    many workers. progress: called with the number of files looked at and the number of all.
+    size: side of the square images; None uses the median shorter side of the training images, at most 64.
+    fit: see `decoding.fit_image`. channels: 3 or 1. skip_bad: leave bad files out and record them, instead of an error.
+    hold_bytes: pixels that take more are read on demand instead of held in memory, by `workers` processes.
+    progress: called with the number of files that are done and the number of all files.
     """
     _check_options(size, fit, channels, workers)
     container = open_container(path)
-    listing = _listing(container, least_classes)
-    side = _usual_side(container, listing.train) if size is None else size
-    plan = ReadingPlan(container, (channels, side, side), fit)
-    scan = scan_images(plan, listing, hold_bytes, progress)
+    layout = _read_layout(container, least_classes)
+    side = _usual_side(container, layout.train) if size is None else size
+    source = ImageSource(container, (channels, side, side), fit)
+    scan = scan_images(source, layout, hold_bytes, progress)
     if scan.bad:
-        _refuse_bad(plan, listing, scan, skip_bad)
-    train, test = _labelled_images(plan, scan, workers)
+        _check_bad_files(path, layout, scan, skip_bad)
+    train = _labelled_images(source, scan.train, scan.pixels, workers)
+    test_pixels = None if scan.pixels is None else scan.pixels[len(scan.train) :]
+    test = None if scan.test is None else _labelled_images(source, scan.test, test_pixels, workers)
     return DataSet(
         name=str(path),
-        classes=listing.classes,
+        classes=layout.classes,
         train=train,
         test=test,
-        fingerprint=_fingerprint(plan, listing.classes, scan),
-        record=_record(plan, listing, scan),
-        warnings=(*listing.notes, *_warnings(scan)),
+        fingerprint=_fingerprint(source, layout.classes, scan),
+        record=_record(source, layout, scan),
+        warnings=(*layout.notes, *_warnings(scan)),
     )
 
 
@@ -77,136 +80,96 @@ def _check_options(size: int | None, fit: str, channels: int, workers: int) -> N
         raise DataError(f"workers is {workers!r}; expected a number of processes, 0 or more")
 
 
-def _listing(container: Container, least_classes: int) -> Listing:
+def _read_layout(container: Container, least_classes: int) -> Layout:
     names, folders = container.names(), container.folders()
     try:
-        return arranged(names, folders, least_classes)
+        return parse_layout(names, folders, least_classes)
     except DataError as error:
         raise DataError(f"{container.path}: {error}") from None
 
 
-def _usual_side(container: Container, entries: Sequence[Entry]) -> int:
-    """The median shorter side, within limits. Files that cannot be read do not count: the scan will name them."""
-    count = min(AUTO_SIZE_SAMPLE, len(entries))
+def _usual_side(container: Container, files: Sequence[LabelledFile]) -> int:
+    """The median shorter side, at most AUTO_SIZE_LIMIT. Bad files do not count: the scan reports them."""
+    count = min(AUTO_SIZE_SAMPLE, len(files))
     sides = []
     for position in range(count):
         try:
-            sides.append(min(image_size(container.read(entries[position * len(entries) // count].name))))
+            sides.append(min(image_size(container.read(files[position * len(files) // count].name))))
         except DataError:
             continue
     return min(AUTO_SIZE_LIMIT, median_low(sides)) if sides else AUTO_SIZE_LIMIT
 
 
-def _refuse_bad(plan: ReadingPlan, listing: Listing, scan: Scan, skip_bad: bool) -> None:
-    path = plan.container.path
+def _check_bad_files(path: Path, layout: Layout, scan: Scan, skip_bad: bool) -> None:
+    """Refuse bad files, or with skip_bad a class or split of which nothing is left without them."""
+    lines = [f"  {name}: {reason}" for name, reason in islice(scan.bad.items(), BAD_SHOWN)]
+    if len(scan.bad) > BAD_SHOWN:
+        lines.append(f"  and {len(scan.bad) - BAD_SHOWN} more")
+    bad = "\n".join(lines)
     if not skip_bad:
-        count = f"{len(scan.bad)} of {len(listing.train) + len(listing.test or [])} files"
         raise DataError(
-            f"{path}: {count} in class folders cannot be used as images:\n{_shown(scan.bad)}\n"
-            "Repair or remove them; where there is --skip-bad (skip_bad=True), that leaves them out."
+            f"{path}: {len(scan.bad)} of {len(layout.train) + len(layout.test or [])} files in class folders cannot be "
+            f"used as images:\n{bad}\nRepair or remove them, or leave them out with --skip-bad (skip_bad=True)."
         )
-    left = {image.entry.label for image in scan.train}
-    if emptied := [name for label, name in enumerate(listing.classes) if label not in left]:
-        raise DataError(
-            f"{path}: without the bad files no training images are left of {', '.join(emptied)}:\n{_shown(scan.bad)}"
-        )
+    left = {image.label for image in scan.train}
+    if emptied := [name for label, name in enumerate(layout.classes) if label not in left]:
+        raise DataError(f"{path}: without the bad files no training images are left of {', '.join(emptied)}:\n{bad}")
     if scan.test == []:
-        raise DataError(f"{path}: without the bad files no test images are left:\n{_shown(scan.bad)}")
+        raise DataError(f"{path}: without the bad files no test images are left:\n{bad}")
 
 
-def _shown(bad: dict[str, str]) -> str:
-    lines = [f"  {name}: {reason}" for name, reason in islice(bad.items(), BAD_SHOWN)]
-    more = [f"  and {len(bad) - BAD_SHOWN} more"] if len(bad) > BAD_SHOWN else []
-    return "\n".join(lines + more)
+def _labelled_images(
+    source: ImageSource, scanned: list[ScannedImage], pixels: Tensor | None, workers: int
+) -> LabelledImages:
+    """The scanned images, which are the first rows of the pixels."""
+    names = tuple(image.name for image in scanned)
+    labels = torch.tensor([image.label for image in scanned], dtype=torch.int64)
+    streamed = StreamedImages(source.container, names, source.shape, source.fit, workers)
+    images: Images = streamed if pixels is None else InMemoryImages(pixels[: len(scanned)])
+    return LabelledImages(images, labels, names)
 
 
-def _labelled_images(plan: ReadingPlan, scan: Scan, workers: int) -> tuple[LabelledImages, LabelledImages | None]:
-    train = _labelled(plan, scan.train, scan.pixels, workers)
-    if scan.test is None:
-        return train, None
-    rest = None if scan.pixels is None else scan.pixels[len(scan.train) :]
-    return train, _labelled(plan, scan.test, rest, workers)
-
-
-def _labelled(plan: ReadingPlan, images: list[ScannedImage], pixels: Tensor | None, workers: int) -> LabelledImages:
-    """The images, whose pixels are the first of those held."""
-    names = tuple(image.entry.name for image in images)
-    labels = torch.tensor([image.entry.label for image in images], dtype=torch.int64)
-    streamed = StreamedImages(plan.container, names, plan.shape, plan.fit, workers)
-    source: Images = streamed if pixels is None else InMemoryImages(pixels[: len(images)])
-    return LabelledImages(source, labels, names)
-
-
-def _fingerprint(plan: ReadingPlan, classes: tuple[str, ...], scan: Scan) -> str:
-    """Changes with whatever changes files, labels or their order; a copy elsewhere has the same."""
-    digest = hashlib.sha256(json.dumps([classes, plan.shape, plan.fit]).encode())
+def _fingerprint(source: ImageSource, classes: tuple[str, ...], scan: Scan) -> str:
+    """A digest of the files, their labels and their order; a copy of the folder has the same."""
+    digest = hashlib.sha256(json.dumps([classes, source.shape, source.fit]).encode())
     for split, images in (("train", scan.train), ("test", scan.test or [])):
         for image in images:
-            name, label = image.entry.name, image.entry.label
-            digest.update(json.dumps([split, name, label, image.file_digest.hex()]).encode())
+            digest.update(json.dumps([split, image.name, image.label, image.file_digest.hex()]).encode())
     return digest.hexdigest()
 
 
-def _record(plan: ReadingPlan, listing: Listing, scan: Scan) -> dict[str, Any]:
-    used = scan.train + (scan.test or [])
+def _record(source: ImageSource, layout: Layout, scan: Scan) -> dict[str, Any]:
     return {
-        "kind": "zip" if isinstance(plan.container, Archive) else "folder",
-        "path": str(plan.container.path.resolve()),
-        "size": list(plan.shape[1:]),
-        "channels": plan.shape[0],
-        "fit": plan.fit,
-        "adjusted": dict(Counter(image.adjustment for image in used)),
-        "modes": dict(Counter(image.mode for image in used)),
+        "kind": "zip" if isinstance(source.container, ZipArchive) else "folder",
+        "path": str(source.container.path.resolve()),
+        "size": list(source.shape[1:]),
+        "channels": source.shape[0],
+        "fit": source.fit,
+        "adjusted": dict(Counter(image.adjustment for image in scan.images)),
+        "modes": dict(Counter(image.mode for image in scan.images)),
         "left_out": scan.bad,
         "held": scan.pixels is not None,
-        "notes": list(listing.notes),
+        "notes": list(layout.notes),
     }
 
 
-def _warnings(scan: Scan) -> list[str]:
-    return [
-        *_left_out_warning(scan),
-        *_overlap_warning(scan),
-        *_repeated_warning(scan),
-        *_conflict_warning(scan.train),
-    ]
-
-
-def _left_out_warning(scan: Scan) -> list[str]:
-    if not scan.bad:
-        return []
-    name, reason = next(iter(scan.bad.items()))
-    return [f"{len(scan.bad)} files are left out, as they cannot be used as images, such as {name} ({reason})"]
-
-
-def _overlap_warning(scan: Scan) -> list[str]:
-    """Where test images are training images too, which makes the measured accuracy too good."""
-    known = {image.digest: image.entry.name for image in reversed(scan.train)}
+def _warnings(scan: Scan) -> Iterator[str]:
+    """What makes a measured accuracy doubtful: files left out, and equal images in two places."""
+    if scan.bad:
+        name, reason = next(iter(scan.bad.items()))
+        yield f"{len(scan.bad)} files are left out, as they cannot be used as images, such as {name} ({reason})"
+    first = {image.digest: image.name for image in reversed(scan.train)}
     test = scan.test or []
-    pairs = [f"{known[image.digest]} = {image.entry.name}" for image in test if image.digest in known]
-    if not pairs:
-        return []
-    shown = ", ".join(pairs[:PAIRS_SHOWN])
-    return [f"{len(pairs)} of {len(test)} test images are training images too, pixel for pixel: {shown}"]
-
-
-def _repeated_warning(scan: Scan) -> list[str]:
-    """Where there is no test split yet: of two copies of an image, one may be trained on and the other tested on."""
-    counts = Counter(image.digest for image in scan.train)
-    names = [image.entry.name for image in scan.train if counts[image.digest] > 1]
-    if scan.test is not None or not names:
-        return []
-    return [
-        f"{len(names)} images are there more than once, pixel for pixel, such as {names[0]}: where one copy is trained "
-        "on and another is set apart for the test, the accuracy comes out too good"
-    ]
-
-
-def _conflict_warning(images: list[ScannedImage]) -> list[str]:
-    labels: defaultdict[bytes, set[int]] = defaultdict(set)
-    for image in images:
-        labels[image.digest].add(image.entry.label)
-    names = [image.entry.name for image in images if len(labels[image.digest]) > 1]
-    if not names:
-        return []
-    return [f"{len(names)} training images have the pixels of one in another class, such as {names[0]}"]
+    if pairs := [f"{first[image.digest]} = {image.name}" for image in test if image.digest in first]:
+        shown = ", ".join(pairs[:PAIRS_SHOWN])
+        yield f"{len(pairs)} of {len(test)} test images are training images too, pixel for pixel: {shown}"
+    copies = Counter(image.digest for image in scan.train)
+    repeated = [image.name for image in scan.train if copies[image.digest] > 1]
+    if scan.test is None and repeated:
+        yield (
+            f"{len(repeated)} images occur more than once, pixel for pixel, such as {repeated[0]}: if one copy is "
+            "trained on and another is a test image, the accuracy is too high"
+        )
+    labels = Counter(digest for digest, _ in {(image.digest, image.label) for image in scan.train})
+    if conflicting := [image.name for image in scan.train if labels[image.digest] > 1]:
+        yield f"{len(conflicting)} training images have the pixels of one in another class, such as {conflicting[0]}"

@@ -1,4 +1,4 @@
-"""From the names of files to classes and splits, by the folders that the files lie in."""
+"""File names to classes and splits, by the folders that hold the files."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -13,7 +13,7 @@ LAYOUTS = """expected a folder for each class, or train/ and test/ with these:
   dog/2.jpg          train/dog/2.jpg
                      test/cat/3.jpg"""
 
-# Only to tell images that lie in no class folder from other files; in class folders, all files are meant to be images.
+# Tells images outside of class folders from other files; in class folders, every file has to be an image.
 _IMAGE_SUFFIXES = (
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".gif", ".bmp", ".tif", ".tiff"),
     *(".webp", ".avif", ".heic", ".jp2", ".ppm", ".pgm", ".pbm"),
@@ -21,26 +21,26 @@ _IMAGE_SUFFIXES = (
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A file that is meant to be an image, and its class."""
+class LabelledFile:
+    """The relative name of a file in a class folder, and its class."""
 
     name: str
     label: int
 
 
 @dataclass(frozen=True)
-class Listing:
-    """Entries in the order of their names. test is None where there is no test split."""
+class Layout:
+    """Classes in natural order, and the files of each split sorted by name."""
 
     classes: tuple[str, ...]
-    train: list[Entry]
-    test: list[Entry] | None
-    notes: tuple[str, ...]  # how the layout was understood, and what was left out
+    train: list[LabelledFile]
+    test: list[LabelledFile] | None  # None: there is no test split
+    notes: tuple[str, ...]  # how the folders were understood, and what was left out
 
 
 @dataclass(frozen=True)
-class _Place:
-    """A folder, by its path with "/" at the end ("" for the top), and all that lies in it at any depth."""
+class _Folder:
+    """A folder, by its path with a trailing "/" ("" for the top), and all files and folders below it."""
 
     path: str
     names: Sequence[str]
@@ -49,160 +49,138 @@ class _Place:
     def subfolders(self) -> list[str]:
         """The folders directly in this one, in natural order."""
         below = (folder.removeprefix(self.path) for folder in self.folders)
-        return sorted((folder for folder in below if "/" not in folder), key=natural)
+        return sorted((folder for folder in below if "/" not in folder), key=natural_key)
+
+    def subfolders_with_files(self) -> set[str]:
+        """The folders directly in this one that hold files at any depth."""
+        below = (name.removeprefix(self.path) for name in self.names)
+        return {name.split("/")[0] for name in below if "/" in name}
 
     def images(self) -> list[str]:
-        """The files directly in this folder that are called as images are."""
+        """The files directly in this folder that have an image's suffix."""
         below = (name for name in self.names if "/" not in name.removeprefix(self.path))
-        return [name for name in below if _is_image(name)]
+        return [name for name in below if name.lower().endswith(_IMAGE_SUFFIXES)]
 
-    def into(self, folder: str) -> "_Place":
+    def labelled_files(self, classes: Sequence[str]) -> list[LabelledFile]:
+        """The files in class folders, at any depth."""
+        labels = {folder: label for label, folder in enumerate(classes)}
+        below = ((name, name.removeprefix(self.path).split("/")) for name in self.names)
+        return [LabelledFile(name, labels[parts[0]]) for name, parts in below if len(parts) > 1]
+
+    def splits(self) -> dict[str, str]:
+        """The folders directly in this one by their lower-case names."""
+        return {folder.lower(): folder for folder in self.subfolders()}
+
+    def has_split_names(self) -> bool:
+        """Whether all folders are named as splits; "train" next to "bus" is a class."""
+        return TRAIN in self.splits() and self.splits().keys() <= {TRAIN, *TESTS}
+
+    def has_splits(self) -> bool:
+        """Whether the folders are splits that hold class folders."""
+        if not self.has_split_names() or len(self.splits()) < len(self.subfolders()):
+            return False
+        train = self.open(self.splits()[TRAIN])
+        return bool(train.subfolders()) and not train.images()
+
+    def open(self, folder: str) -> "_Folder":
         path = f"{self.path}{folder}/"
-        return _Place(path, _starting(self.names, path), _starting(self.folders, path))
+        names, folders = ([name for name in group if name.startswith(path)] for group in (self.names, self.folders))
+        return _Folder(path, names, folders)
 
 
-def arranged(names: Iterable[str], folders: Iterable[str], least_classes: int = 2) -> Listing:
-    """Classes and splits of files, given by their relative names and those of all folders that hold them.
+def parse_layout(names: Iterable[str], folders: Iterable[str], least_classes: int = 2) -> Layout:
+    """Find classes and splits in the relative names of all files and folders.
 
     Class folders lie at the top, or in `train` and `test` (or `val`, `valid`, `validation`); one folder may wrap all.
     """
-    top = _Place("", sorted(names), sorted(folders))
-    place = _unwrapped(top)
-    if _is_split(place):
-        return _split_listing(top, place, least_classes)
-    if _has_split_names(place):
-        raise DataError(
-            f"{place.path}{_splits(place)[TRAIN]}/ holds images outside of class folders, or none; {LAYOUTS}"
-        )
-    classes = _classes(place, least_classes)
-    return Listing(classes, _entries(place, classes), None, (*_note_loose(top.images()), *_note_alike(place)))
+    top = _Folder("", sorted(names), sorted(folders))
+    root = _unwrap(top)
+    if root.has_splits():
+        return _parse_splits(top, root, least_classes)
+    if root.has_split_names():
+        raise DataError(f"{root.path}{root.splits()[TRAIN]}/ holds images outside of class folders, or none; {LAYOUTS}")
+    classes = _find_classes(root, least_classes)
+    notes = (*_note_images_outside(top.images()), *_note_possible_splits(root))
+    return Layout(classes, root.labelled_files(classes), None, notes)
 
 
-def natural(name: str) -> tuple[list[tuple[int, str]], str]:
-    """A key that sorts names as people do: "9" before "10"."""
-    parts = re.split("([0-9]+)", name)  # text and digits by turns
+def natural_key(name: str) -> tuple[list[tuple[int, str]], str]:
+    """A sort key for natural order: "9" before "10"."""
+    parts = re.split("([0-9]+)", name)  # text and digits in turn
+    # Digits compare by their length first, which no number of digits can overflow.
     numbers = [part.lstrip("0") if place % 2 else part for place, part in enumerate(parts)]
     return [(len(part) if place % 2 else 0, part) for place, part in enumerate(numbers)], name
 
 
-def _unwrapped(place: _Place) -> _Place:
-    """The folder that holds classes or splits: this one, or the only one in it where that is but a wrapping."""
-    while len(place.subfolders()) == 1:
-        inner = place.into(place.subfolders()[0])
+def _unwrap(folder: _Folder) -> _Folder:
+    """The folder that holds classes or splits: this one, or the only one in it if that merely wraps them."""
+    while len(folder.subfolders()) == 1:
+        inner = folder.open(folder.subfolders()[0])
         is_class = bool(inner.images()) or not inner.subfolders()
-        if is_class or (_is_split(place) and not _is_split(inner)):
+        if is_class or (folder.has_splits() and not inner.has_splits()):
             break
-        place = inner
-    return place
+        folder = inner
+    return folder
 
 
-def _is_split(place: _Place) -> bool:
-    """Whether the folders here are splits with class folders in them."""
-    if not _has_split_names(place) or len(_splits(place)) < len(place.subfolders()):
-        return False
-    train = place.into(_splits(place)[TRAIN])
-    return bool(train.subfolders()) and not train.images()
+def _parse_splits(top: _Folder, root: _Folder, least_classes: int) -> Layout:
+    train = root.open(root.splits()[TRAIN])
+    classes = _find_classes(train, least_classes)
+    test, notes = _find_test_split(root)
+    if test is None:
+        return Layout(classes, train.labelled_files(classes), None, (*_note_images_outside(top.images()), *notes))
+    if unknown := sorted(test.subfolders_with_files() - set(classes), key=natural_key):
+        raise DataError(
+            f"{test.path} holds classes that are not in the training split: {_list_some(unknown)}; "
+            f"remove them there, or add training images; known are {_list_some(classes)}"
+        )
+    notes = [*_note_images_outside(top.images() + test.images()), *notes]
+    return Layout(classes, train.labelled_files(classes), test.labelled_files(classes), tuple(notes))
 
 
-def _has_split_names(place: _Place) -> bool:
-    """Whether all folders here are called as splits are; "train" among other names is a class, next to "bus"."""
-    return TRAIN in _splits(place) and _splits(place).keys() <= {TRAIN, *TESTS}
-
-
-def _splits(place: _Place) -> dict[str, str]:
-    """The folders here by their names in small letters."""
-    return {folder.lower(): folder for folder in place.subfolders()}
-
-
-def _split_listing(top: _Place, place: _Place, least_classes: int) -> Listing:
-    train = place.into(_splits(place)[TRAIN])
-    classes = _classes(train, least_classes)
-    chosen, notes = _test_split(place)
-    loose = top.images() + (chosen.images() if chosen else [])
-    if chosen:
-        _refuse_unknown_classes(chosen, classes)
-    test = _entries(chosen, classes) if chosen else None
-    return Listing(classes, _entries(train, classes), test, (*_note_loose(loose), *notes))
-
-
-def _test_split(place: _Place) -> tuple[_Place | None, list[str]]:
-    """The folder of the test split, if there is any, and what to say about it and the others."""
-    folders = [place.into(_splits(place)[name]) for name in TESTS if name in _splits(place)]
-    labelled = [folder for folder in folders if _filled(folder)]
-    notes = [
-        f"{folder.path} is left out: no class folder in it holds images" for folder in folders if not _filled(folder)
-    ]
+def _find_test_split(root: _Folder) -> tuple[_Folder | None, list[str]]:
+    """The folder of the test split, if there is one, and notes on it and the other folders."""
+    folders = [root.open(root.splits()[name]) for name in TESTS if name in root.splits()]
+    labelled = [folder for folder in folders if folder.subfolders_with_files()]
+    notes = [f"{each.path} is left out: no class folder in it holds images" for each in folders if each not in labelled]
     if not labelled:
         return None, notes
-    chosen, *others = labelled
-    if chosen.path.split("/")[-2].lower() != TESTS[0]:
-        notes.append(f"{chosen.path} is taken as the test split, as there is no test/ with images in class folders")
-    notes += [f"{folder.path} is left out, as {chosen.path} is the test split" for folder in others]
-    return chosen, notes
+    test, *others = labelled
+    if test.path.split("/")[-2].lower() != TESTS[0]:
+        notes.append(f"{test.path} is used as the test split, as there is no test/ with images in class folders")
+    return test, notes + [f"{folder.path} is left out, as {test.path} is the test split" for folder in others]
 
 
-def _classes(place: _Place, least: int) -> tuple[str, ...]:
-    classes, filled = place.subfolders(), _filled(place)
+def _find_classes(folder: _Folder, least: int) -> tuple[str, ...]:
+    classes, filled = folder.subfolders(), folder.subfolders_with_files()
     if not filled:
         raise DataError(f"there are no images in class folders; {LAYOUTS}")
-    if empty := [folder for folder in classes if folder not in filled]:
+    if empty := [name for name in classes if name not in filled]:
         raise DataError(
-            f"classes without images: {_some(empty)}; give each images of its own, or remove its folder "
-            "(links to folders are not followed)"
+            f"classes without images: {_list_some(empty)}; add images, or remove the folder (links to folders are not "
+            "followed)"
         )
     if len(classes) < least:
-        raise DataError(
-            f"there is one class only, {classes[0]!r}; two are needed at least, each in a folder of its own"
-        )
+        raise DataError(f"there is only one class, {classes[0]!r}; expected at least two, each in its own folder")
     return tuple(classes)
 
 
-def _refuse_unknown_classes(test: _Place, classes: tuple[str, ...]) -> None:
-    if unknown := sorted(_filled(test) - set(classes), key=natural):
-        raise DataError(
-            f"{test.path} holds classes that are not in the training split: {_some(unknown)}; "
-            f"remove them there, or add training images; known are {_some(classes)}"
-        )
+def _note_images_outside(images: list[str]) -> list[str]:
+    return [f"left out, as they are in no class folder: {_list_some(images)}"] if images else []
 
 
-def _entries(place: _Place, classes: tuple[str, ...]) -> list[Entry]:
-    labels = {folder: label for label, folder in enumerate(classes)}
-    below = ((name, name.removeprefix(place.path).split("/")) for name in place.names)
-    return [Entry(name, labels[parts[0]]) for name, parts in below if len(parts) > 1]
-
-
-def _filled(place: _Place) -> set[str]:
-    """The folders directly in this one that hold files, at any depth."""
-    below = (name.removeprefix(place.path) for name in place.names)
-    return {name.split("/")[0] for name in below if "/" in name}
-
-
-def _note_loose(images: list[str]) -> list[str]:
-    if not images:
-        return []
-    return [f"left out, as they lie in no class folder: {_some(images)}"]
-
-
-def _note_alike(place: _Place) -> list[str]:
-    """A warning where the classes look like splits under other names, such as "training" and "testing"."""
-    classes = [place.into(folder) for folder in place.subfolders()]
+def _note_possible_splits(root: _Folder) -> list[str]:
+    """A note if the classes look like splits under other names, such as "training" and "testing"."""
+    classes = [root.open(folder) for folder in root.subfolders()]
     inner = {tuple(folder.subfolders()) for folder in classes}
     if len(inner) > 1 or len(min(inner)) < 2 or any(folder.images() for folder in classes):
         return []
     return [
-        f"{_some(place.subfolders())} are taken as classes, though all hold the same folders ({_some(min(inner))}); "
-        "if they are splits, call them train and test"
+        f"{_list_some(root.subfolders())} are used as classes, though all hold the same folders "
+        f"({_list_some(min(inner))}); if they are splits, name them train and test"
     ]
 
 
-def _some(names: Sequence[str]) -> str:
+def _list_some(names: Sequence[str]) -> str:
     more = f" and {len(names) - 5} more" if len(names) > 5 else ""
     return ", ".join(names[:5]) + more
-
-
-def _starting(names: Sequence[str], path: str) -> list[str]:
-    return [name for name in names if name.startswith(path)]
-
-
-def _is_image(name: str) -> bool:
-    return name.lower().endswith(_IMAGE_SUFFIXES)

@@ -1,4 +1,4 @@
-"""The public data sets, with their official splits and in their official order."""
+"""The published data sets, with their official splits and in their official order."""
 
 import hashlib
 import importlib
@@ -29,57 +29,64 @@ _T = TypeVar("_T")
 
 
 def digits() -> DataSet:
-    """The 1,797 gray 8x8 images that come with scikit-learn; they have no test split."""
-    found = _library("sklearn.datasets", "scikit-learn", "digits").load_digits()
+    """The 1,797 gray 8x8 images of scikit-learn; they have no test split."""
+    found = _import("sklearn.datasets", "scikit-learn", "digits").load_digits()
     levels = torch.from_numpy(found.images).unsqueeze(1)  # 0 to 16
     pixels = (levels * 255 / 16).round().to(torch.uint8)
-    return _data_set("digits", None, DIGITS, (pixels, torch.from_numpy(found.target).long()), None)
+    return _build("digits", None, DIGITS, (pixels, torch.from_numpy(found.target).long()), None)
 
 
 def svhn(root: Path, progress: Progress | None = None) -> DataSet:
-    """The house numbers, 73,257 and 26,032 images 3x32x32, without the extra split; fetched to root if need be."""
-    _library("scipy.io", "scipy", "svhn")  # torchvision asks for it only when the files are there
+    """SVHN, 73,257 and 26,032 images 3x32x32, without the extra split; downloaded to root if missing."""
+    _import("scipy.io", "scipy", "svhn")  # torchvision imports it only after the download
     train, test = _svhn_split(root, "train", progress), _svhn_split(root, "test", progress)
-    return _data_set("svhn", root, DIGITS, train, test)
+    return _build("svhn", root, DIGITS, train, test)
 
 
 def cifar10(root: Path, progress: Progress | None = None) -> DataSet:
-    """CIFAR10, 50,000 and 10,000 images 3x32x32; fetched to root if need be."""
-    kind = _library("torchvision.datasets", "torchvision", "cifar10").CIFAR10
+    """CIFAR10, 50,000 and 10,000 images 3x32x32; downloaded to root if missing."""
+    kind = _import("torchvision.datasets", "torchvision", "cifar10").CIFAR10
     archive = root / kind.filename
 
     def read() -> list[Any]:
         return [kind(root, train=True), kind(root, train=False)]
 
     def fetch() -> None:
-        _fetch(kind.url, archive, kind.tgz_md5, progress)
+        _download(kind.url, archive, kind.tgz_md5, progress)
         _unpack(archive, read)
 
-    parts = _read(read, fetch, archive)
+    parts = _read_or_fetch(read, fetch, archive)
     train, test = (_channels_first(part.data, part.targets) for part in parts)
-    return _data_set("cifar10", root, tuple(parts[0].classes), train, test)
+    return _build("cifar10", root, tuple(parts[0].classes), train, test)
 
 
 def cinic10(root: Path, read: Callable[[Path], DataSet]) -> DataSet:
-    """CINIC10, 90,000 and 90,000 images 3x32x32, from where it was unpacked: root, or a folder of its name therein.
+    """CINIC10, 90,000 and 90,000 images 3x32x32, from the folder it was unpacked to: root, or one of its name in root.
 
     read: reads a folder of images. CINIC10's validation images, valid/, are in neither split.
     """
-    folder = _cinic10_folder(root)
+    folder = _find_cinic10(root)
     data = read(folder)
     if data.classes != CINIC10:
         raise DataError(
             f"{folder}: has the classes {', '.join(data.classes[:10])}; CINIC10 has {', '.join(CINIC10)}. If it is "
-            "another data set, name its folder instead of 'cinic10'"
+            "another data set, give its folder instead of 'cinic10'"
         )
+    counts = {"train": len(data.train), "test": len(data.test or ())}
+    warnings = tuple(
+        f"cinic10: {split}/ has {count:,} images; {CINIC10_IMAGES:,} were published: unpack the whole archive"
+        for split, count in counts.items()
+        if count != CINIC10_IMAGES
+    )
     record = data.record | {"kind": "published", "root": str(folder.absolute())}
-    return replace(data, name="cinic10", record=record, warnings=data.warnings + _cinic10_warnings(data))
+    return replace(data, name="cinic10", record=record, warnings=data.warnings + warnings)
 
 
 def _svhn_split(root: Path, split: str, progress: Progress | None) -> Arrays:
-    kind = _library("torchvision.datasets", "torchvision", "svhn").SVHN
+    kind = _import("torchvision.datasets", "torchvision", "svhn").SVHN
     url, name, md5 = kind.split_list[split]
-    part = _read(lambda: kind(root, split=split), lambda: _fetch(url, root / name, md5, progress), root / name)
+    file = root / name
+    part = _read_or_fetch(lambda: kind(root, split=split), lambda: _download(url, file, md5, progress), file)
     return torch.from_numpy(part.data).contiguous(), torch.from_numpy(part.labels)
 
 
@@ -87,67 +94,61 @@ def _channels_first(data: Any, targets: list[int]) -> Arrays:
     return torch.from_numpy(data).permute(0, 3, 1, 2).contiguous(), torch.tensor(targets)
 
 
-def _read(read: Callable[[], _T], fetch: Callable[[], None], file: Path) -> _T:
-    """What torchvision reads; if it does not find the official files, or not whole, they are fetched first."""
+def _read_or_fetch(read: Callable[[], _T], fetch: Callable[[], None], file: Path) -> _T:
+    """Read by torchvision; if the official files are missing or damaged, fetch them first."""
     try:
-        with suppress(RuntimeError):  # what torchvision raises then
+        with suppress(RuntimeError):  # torchvision's error for such files
             return read()
         fetch()
         return read()
     except (RuntimeError, OSError) as error:
         raise DataError(
-            f"{file}: cannot be used ({brief(error)}); if it is damaged, remove it and run this again to fetch it "
-            "anew; if it lies elsewhere, say where with --data-root"
+            f"{file}: cannot be used ({brief(error)}); if it is damaged, remove it and run this again to download it; "
+            "if it is elsewhere, give that folder with --data-root"
         ) from error
 
 
-def _fetch(url: str, file: Path, md5: str, progress: Progress | None) -> None:
+def _download(url: str, file: Path, md5: str, progress: Progress | None) -> None:
     with track_progress(progress, f"downloading {file.name}") as report:
         download(url, file, md5, report)
 
 
 def _unpack(archive: Path, read: Callable[[], object]) -> None:
-    """Unpack beside the archive, unless another process has done so while this one waited."""
+    """Unpack next to the archive, unless another process did so while this one waited."""
     with alone(archive):
         try:
             read()
         except RuntimeError:
-            _library("torchvision.datasets.utils", "torchvision", archive.name).extract_archive(archive, archive.parent)
+            _import("torchvision.datasets.utils", "torchvision", archive.name).extract_archive(archive, archive.parent)
 
 
-def _cinic10_folder(root: Path) -> Path:
+def _find_cinic10(root: Path) -> Path:
     folders = (root, root / "cinic10", root / "CINIC-10")
     for folder in folders:
         if (folder / "train").is_dir():
             return folder
     raise DataError(
-        f"cinic10: no folder train/ in {', '.join(str(folder) for folder in folders)}; fetch CINIC-10.tar.gz from "
-        f"https://datashare.ed.ac.uk/handle/10283/3192 and unpack it in {folders[-1]}, or where --data-root says"
+        f"cinic10: no folder train/ in {', '.join(str(folder) for folder in folders)}; download CINIC-10.tar.gz from "
+        f"https://datashare.ed.ac.uk/handle/10283/3192 and unpack it in {folders[-1]}, or give --data-root"
     )
 
 
-def _cinic10_warnings(data: DataSet) -> tuple[str, ...]:
-    counts = {"train": len(data.train), "test": len(data.test or ())}
-    return tuple(
-        f"cinic10: {split}/ gave {count:,} images where {CINIC10_IMAGES:,} were published; was all of it unpacked?"
-        for split, count in counts.items()
-        if count != CINIC10_IMAGES
-    )
-
-
-def _data_set(name: str, root: Path | None, classes: tuple[str, ...], train: Arrays, test: Arrays | None) -> DataSet:
+def _build(name: str, root: Path | None, classes: tuple[str, ...], train: Arrays, test: Arrays | None) -> DataSet:
     splits = {"train": train} if test is None else {"train": train, "test": test}
     prefix = "" if test is None else "{}/"
-    labelled = [_labelled(*arrays, prefix.format(split)) for split, arrays in splits.items()]
-    _, height, width = labelled[0].images.shape
-    where = None if root is None else str(root.absolute())
-    record = {"kind": "published", "root": where, "size": [height, width], "held": True}
+    labelled = [_labelled_images(*arrays, prefix.format(split)) for split, arrays in splits.items()]
+    folder = None if root is None else str(root.absolute())
     return DataSet(
-        name, classes, labelled[0], labelled[1] if test else None, _fingerprint(name, classes, splits), record
+        name=name,
+        classes=classes,
+        train=labelled[0],
+        test=labelled[1] if test else None,
+        fingerprint=_fingerprint(name, classes, splits),
+        record={"kind": "published", "root": folder, "size": list(labelled[0].images.shape[1:]), "held": True},
     )
 
 
-def _labelled(pixels: Tensor, labels: Tensor, prefix: str) -> LabelledImages:
+def _labelled_images(pixels: Tensor, labels: Tensor, prefix: str) -> LabelledImages:
     names = tuple(f"{prefix}{index}" for index in range(len(labels)))
     return LabelledImages(InMemoryImages(pixels), labels, names)
 
@@ -161,8 +162,8 @@ def _fingerprint(name: str, classes: tuple[str, ...], splits: dict[str, Arrays])
     return digest.hexdigest()
 
 
-def _library(module: str, library: str, user: str) -> Any:
-    """A module that only some data sets need, loaded now."""
+def _import(module: str, library: str, user: str) -> Any:
+    """Import a module that only some data sets need."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

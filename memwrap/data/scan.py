@@ -1,28 +1,27 @@
-"""Every image of a folder or zip decoded once, so that bad files are known before training begins."""
+"""Decode every image of a folder or zip once, so that bad files are known before training begins."""
 
 import hashlib
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from memwrap.data.containers import Archive, Container
-from memwrap.data.decoding import BOMB, decoded
-from memwrap.data.layout import Entry, Listing
+from memwrap.data.containers import Container, ZipArchive
+from memwrap.data.decoding import BOMB, decode
+from memwrap.data.layout import LabelledFile, Layout
+from memwrap.data.progress import Report
 from memwrap.errors import DataError
 
 READ_AHEAD = 32  # images decoded and not yet recorded, at most
 
-Progress = Callable[[int, int], None]
-
 
 @dataclass(frozen=True)
-class ReadingPlan:
-    """Where the images are and what is to be made of them."""
+class ImageSource:
+    """A folder or zip, and the shape (C, H, W) that its images are brought to."""
 
     container: Container
     shape: tuple[int, int, int]
@@ -30,65 +29,60 @@ class ReadingPlan:
 
 
 @dataclass(frozen=True)
-class _Look:
-    """One image, decoded for the first time."""
+class ScannedImage:
+    """What is recorded of an image that can be decoded."""
 
-    pixels: Tensor  # uint8 (C, H, W)
+    name: str
+    label: int
     mode: str
     adjustment: str
     digest: bytes  # of the pixels
-    file_digest: bytes  # of the file
-
-
-@dataclass(frozen=True)
-class ScannedImage:
-    """What is kept of an image that can be used."""
-
-    entry: Entry
-    mode: str
-    adjustment: str
-    digest: bytes
     file_digest: bytes
 
 
 @dataclass(frozen=True)
 class Scan:
-    """All images that can be used, and what is wrong with the others."""
+    """The images that can be decoded, and the reasons why others cannot."""
 
     train: list[ScannedImage]
     test: list[ScannedImage] | None
-    pixels: Tensor | None  # uint8 (N, C, H, W), those of train before those of test; None: too many to hold
-    bad: dict[str, str]  # reasons by name
+    pixels: Tensor | None  # uint8 (N, C, H, W), train before test, perhaps with unused rows; None: too large to hold
+    bad: dict[str, str]  # reasons by file name
+
+    @property
+    def images(self) -> list[ScannedImage]:
+        return self.train + (self.test or [])
 
 
-def scan_images(plan: ReadingPlan, listing: Listing, hold_bytes: int, progress: Progress | None) -> Scan:
-    """Every image decoded once."""
-    entries = [*listing.train, *(listing.test or [])]
-    shape = (len(entries), *plan.shape)
+def scan_images(source: ImageSource, layout: Layout, hold_bytes: int, report: Report | None) -> Scan:
+    """Decode all images; their pixels are kept if they take at most `hold_bytes`."""
+    files = [*layout.train, *(layout.test or [])]
+    shape = (len(files), *source.shape)
     pixels = torch.empty(shape, dtype=torch.uint8) if torch.Size(shape).numel() <= hold_bytes else None
     images: list[ScannedImage] = []
     bad: dict[str, str] = {}
-    for done, (entry, look) in enumerate(zip(entries, _looks(plan, entries), strict=True), start=1):
-        if isinstance(look, str):
-            bad[entry.name] = look
+    for done, (file, found) in enumerate(zip(files, _scan_in_threads(source, files), strict=True), start=1):
+        if isinstance(found, str):
+            bad[file.name] = found
         else:
+            image, decoded = found
             if pixels is not None:
-                pixels[len(images)] = look.pixels
-            images.append(ScannedImage(entry, look.mode, look.adjustment, look.digest, look.file_digest))
-        if progress:
-            progress(done, len(entries))
-    split = sum(entry.name not in bad for entry in listing.train)
-    return Scan(images[:split], None if listing.test is None else images[split:], pixels, bad)
+                pixels[len(images)] = decoded
+            images.append(image)
+        if report:
+            report(done, len(files))
+    split = sum(file.name not in bad for file in layout.train)
+    return Scan(images[:split], None if layout.test is None else images[split:], pixels, bad)
 
 
-def _looks(plan: ReadingPlan, entries: Sequence[Entry]) -> Iterator[_Look | str]:
-    """For each entry in turn its image, or why there is none."""
-    # Threads suffice, as Pillow lets others run while it decodes.
+def _scan_in_threads(source: ImageSource, files: Sequence[LabelledFile]) -> Iterator[tuple[ScannedImage, Tensor] | str]:
+    """The result of `_scan_image` for each file, in order."""
+    # Threads suffice, as Pillow releases the interpreter lock while it decodes.
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        waiting: deque[Future[_Look | str]] = deque()
+        waiting: deque[Future[tuple[ScannedImage, Tensor] | str]] = deque()
         try:
-            for entry in entries:
-                waiting.append(pool.submit(_look, plan, entry.name))
+            for file in files:
+                waiting.append(pool.submit(_scan_image, source, file))
                 if len(waiting) == READ_AHEAD:
                     yield waiting.popleft().result()
             while waiting:
@@ -98,16 +92,17 @@ def _looks(plan: ReadingPlan, entries: Sequence[Entry]) -> Iterator[_Look | str]
                 future.cancel()
 
 
-def _look(plan: ReadingPlan, name: str) -> _Look | str:
+def _scan_image(source: ImageSource, file: LabelledFile) -> tuple[ScannedImage, Tensor] | str:
+    """The image with its pixels (C, H, W), or the reason why it cannot be decoded."""
     try:
-        content = plan.container.read(name)
-        picture = decoded(content, plan.shape, plan.fit)
+        content = source.container.read(file.name)
+        image = decode(content, source.shape, source.fit)
     except DataError as error:
-        if str(error).startswith(BOMB) and isinstance(plan.container, Archive):
+        if str(error).startswith(BOMB) and isinstance(source.container, ZipArchive):
             raise DataError(
-                f"{plan.container.path}: {name}: {error}; a zip with such a picture is refused: "
-                "if it comes from someone you trust, unpack it and give the folder"
+                f"{source.container.path}: {file.name}: {error}; a zip with such an image is refused: "
+                "if you trust where it comes from, unpack it and give the folder"
             ) from None
         return str(error)
-    digests = (hashlib.sha256(each).digest() for each in (picture.pixels.numpy().tobytes(), content))
-    return _Look(picture.pixels, picture.mode, picture.adjustment, *digests)
+    digests = (hashlib.sha256(each).digest() for each in (image.pixels.numpy().tobytes(), content))
+    return ScannedImage(file.name, file.label, image.mode, image.adjustment, *digests), image.pixels

@@ -1,4 +1,4 @@
-"""Random numbers: one generator for each purpose, so that no choice depends on how another was made."""
+"""Seeds: one generator for each purpose, so that no random choice depends on how another was made."""
 
 import hashlib
 
@@ -6,11 +6,11 @@ import torch
 
 
 def derive_seed(seed: int, purpose: str, *numbers: int) -> int:
-    """A seed of its own for each purpose ("batches", ...) and whatever is counted in it (epoch, step)."""
+    """Derive the seed of a purpose ("batches", ...) and its counters (epoch, step)."""
     digest = hashlib.sha256(repr((seed, purpose, *numbers)).encode()).digest()
-    return int.from_bytes(digest[:7], "big")  # what both Python and torch take
+    return int.from_bytes(digest[:7], "big")  # both Python and torch accept 56 bits
 
 
 def generator(seed: int, purpose: str, *numbers: int) -> torch.Generator:
-    """A generator on the CPU, the same on every machine."""
+    """A CPU generator with the seed of a purpose; its draws are the same on every machine."""
     return torch.Generator().manual_seed(derive_seed(seed, purpose, *numbers))

@@ -1,4 +1,4 @@
-"""Images that are read from a folder or zip each time they are asked for, by worker processes where it pays."""
+"""Images read from a folder or zip on demand, by worker processes where that is faster."""
 
 import signal
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,24 +13,24 @@ from memwrap.data.containers import Container
 from memwrap.data.decoding import decode_image
 from memwrap.errors import DataError, brief
 
-# For fewer images than these, starting worker processes takes longer than reading.
+# For fewer images, starting worker processes takes longer than reading.
 ENOUGH_FOR_WORKERS = 256
 
 
 class StreamedImages:
-    """Images in a container under these names, made pixels of one shape on demand.
+    """Images of a container, decoded to one shape on demand.
 
-    how: see `pictures.fitted`. workers: processes that read; 0 reads where the images are asked for. The pixels are
-    the same for any number.
+    fit: see `decoding.fit_image`. workers: processes that read; 0 reads in this process. The pixels are the same for
+    any number.
     """
 
     def __init__(
-        self, container: Container, names: Sequence[str], shape: tuple[int, int, int], how: str, workers: int
+        self, container: Container, names: Sequence[str], shape: tuple[int, int, int], fit: str, workers: int
     ) -> None:
         self.container = container
         self.names = tuple(names)
         self.shape = shape
-        self.how = how
+        self.fit = fit
         self.workers = workers
 
     def __len__(self) -> int:
@@ -38,42 +38,42 @@ class StreamedImages:
 
     def at(self, indices: Tensor) -> "StreamedImages":
         names = [self.names[index] for index in indices.tolist()]
-        return StreamedImages(self.container, names, self.shape, self.how, self.workers)
+        return StreamedImages(self.container, names, self.shape, self.fit, self.workers)
 
     def batches(self, indices: Iterable[Tensor]) -> Iterator[Tensor]:
-        """For each tensor of indices (n,) in turn the images, uint8 (n, C, H, W); workers read a few batches ahead."""
-        reader = _Reader(self.container, self.names, self.shape, self.how)
-        first, rest = _until_enough(iter(indices)) if self.workers else (None, iter(indices))
+        """For each tensor of indices (n,) the images, uint8 (n, C, H, W); workers read a few batches ahead."""
+        reader = _BatchReader(self.container, self.names, self.shape, self.fit)
+        first, rest = _take_enough(iter(indices)) if self.workers else (None, iter(indices))
         lists = (rows.tolist() for rows in chain(first or [], rest))
-        for batch in map(reader.__getitem__, lists) if first is None else _by_workers(reader, lists, self.workers):
+        for batch in map(reader.__getitem__, lists) if first is None else _read_by_workers(reader, lists, self.workers):
             if isinstance(batch, str):
                 raise DataError(batch)
             yield batch
 
 
 @dataclass(frozen=True)
-class _Reader(Dataset[Tensor | str]):
-    """What goes to the worker processes."""
+class _BatchReader(Dataset[Tensor | str]):
+    """What the worker processes get."""
 
     container: Container
     names: tuple[str, ...]
     shape: tuple[int, int, int]
-    how: str
+    fit: str
 
     def __getitem__(self, indices: list[int]) -> Tensor | str:
-        """The images uint8 (n, C, H, W), or what is wrong with one: DataLoader would bury an error in tracebacks."""
+        """The images uint8 (n, C, H, W), or a message on the first bad one: DataLoader would wrap an exception."""
         pixels = torch.empty((len(indices), *self.shape), dtype=torch.uint8)
         for row, index in enumerate(indices):
             name = self.names[index]
             try:
-                pixels[row] = decode_image(self.container.read(name), self.shape, self.how)
+                pixels[row] = decode_image(self.container.read(name), self.shape, self.fit)
             except DataError as error:
                 return f"{self.container.path}: {name}: {error}; was it changed or moved after the data were opened?"
         return pixels
 
 
-def _until_enough(indices: Iterator[Tensor]) -> tuple[list[Tensor] | None, Iterator[Tensor]]:
-    """The first indices, if they are worth worker processes, and all after them; None and all indices if not."""
+def _take_enough(indices: Iterator[Tensor]) -> tuple[list[Tensor] | None, Iterator[Tensor]]:
+    """The first indices, if they are worth worker processes, and those after them; else None and all indices."""
     first: list[Tensor] = []
     for rows in indices:
         first.append(rows)
@@ -83,24 +83,23 @@ def _until_enough(indices: Iterator[Tensor]) -> tuple[list[Tensor] | None, Itera
 
 
 def _ignore_signals(worker: int) -> None:
-    """Ctrl-C reaches all processes of a terminal, and many a kill all of a job; the one that trains saves first and
-    then ends the workers."""
+    """Leave signals, which reach all processes of a job, to the one that trains: it saves, then ends the workers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-def _by_workers(reader: _Reader, lists: Iterator[list[int]], workers: int) -> Iterator[Tensor | str]:
-    """Each list's batch in turn. The processes, which DataLoader gives one thread each, end with the iterator."""
-    # A generator of its own: DataLoader would draw a seed from torch's, and later draws would depend on the workers.
+def _read_by_workers(reader: _BatchReader, lists: Iterator[list[int]], workers: int) -> Iterator[Tensor | str]:
+    """Each list's batch in order. The processes, with one thread each, end with the iterator."""
+    # Without its own generator DataLoader draws a seed from torch's, and later draws depend on the workers.
     generator = torch.Generator()
     loader = DataLoader(
         reader, batch_size=None, sampler=lists, num_workers=workers, generator=generator, worker_init_fn=_ignore_signals
     )
     try:
         for batch in loader:
-            # A copy: what a worker hands over keeps a file open for as long as it lives, and files may run out.
+            # A copy: a batch from a worker keeps a file open as long as it lives, and files may run out.
             yield batch if isinstance(batch, str) else batch.clone()
     except RuntimeError as error:
         if "DataLoader worker" not in str(error):
             raise
-        raise DataError(f"a process that reads images ended ({brief(error)}); try without, workers=0") from error
+        raise DataError(f"a worker process that reads images ended ({brief(error)}); try workers=0") from error

@@ -1,4 +1,4 @@
-"""From pictures to what a model takes, and back."""
+"""`Transform`: images to a model's input, and back."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ from memwrap.nn.checks import check_sizes
 
 @dataclass(frozen=True)
 class Transform:
-    """Turns a Pillow picture or uint8 pixels into a model's input: size, colours and normalisation.
+    """Turns a Pillow image or uint8 pixels into a model's input: size, colours and normalization.
 
-    shape: channels, height, width. mean, std: for each channel, of pixels from 0 to 1. fit: how a picture of another
-    shape comes to that size; "crop" cuts what juts out, "pad" adds black borders, "stretch" distorts.
+    shape: channels, height, width. mean, std: for each channel, of pixels from 0 to 1. fit: how an image of another
+    aspect ratio is brought to that size; "crop" cuts two sides off, "pad" adds black borders, "stretch" distorts.
     """
 
     shape: tuple[int, int, int]
@@ -39,28 +39,28 @@ class Transform:
             raise InputError(f"std is {self.std}; expected values above 0")
         if self.fit not in FITS:
             raise InputError(f"fit is {self.fit!r}; expected one of {', '.join(FITS)}")
-        # Lists, as JSON gives them back, become tuples; numbers of NumPy become Python's.
+        # JSON gives lists and callers may give NumPy's numbers.
         for name, kind in (("shape", int), ("mean", float), ("std", float)):
             object.__setattr__(self, name, tuple(kind(value) for value in getattr(self, name)))
 
-    def __call__(self, picture: Image.Image | Tensor) -> Tensor:
-        """A Pillow picture, or pixels uint8 (C, H, W) or (N, C, H, W) -> float of the same rank, of the model's size"""
-        if isinstance(picture, Tensor):
-            return normalize(self._sized(picture), self.mean, self.std)
-        if not isinstance(picture, Image.Image):
+    def __call__(self, image: Image.Image | Tensor) -> Tensor:
+        """A Pillow image, or pixels uint8 (C, H, W) or (N, C, H, W) -> float of the same rank, of the model's size"""
+        if isinstance(image, Tensor):
+            return normalize(self._fit_pixels(image), self.mean, self.std)
+        if not isinstance(image, Image.Image):
             raise InputError(
-                f"picture is a {type(picture).__name__}; expected a Pillow picture or a uint8 tensor: "
-                "PIL.Image.open reads a file"
+                f"image is a {type(image).__name__}; expected a Pillow image or a uint8 tensor: PIL.Image.open reads a "
+                "file"
             )
-        return normalize(to_pixels(picture, self.shape, self.fit), self.mean, self.std)
+        return normalize(to_pixels(image, self.shape, self.fit), self.mean, self.std)
 
     def invert(self, images: Tensor) -> Tensor:
-        """Images as the model takes them, float (..., C, H, W) -> the uint8 pixels that they were made from"""
-        mean, std = _columns(self.mean, images), _columns(self.std, images)
+        """A model's input, float (..., C, H, W) -> the uint8 pixels it was made from"""
+        mean, std = _per_channel(self.mean, images), _per_channel(self.std, images)
         return ((images * std + mean) * 255).round().clamp(0, 255).to(torch.uint8)
 
-    def _sized(self, pixels: Tensor) -> Tensor:
-        """uint8 (..., C, H, W) -> the same at the model's size, as pictures come to it"""
+    def _fit_pixels(self, pixels: Tensor) -> Tensor:
+        """uint8 (..., C, H, W) -> the same at the model's size, resized as Pillow images are"""
         channels, *size = self.shape
         if pixels.dtype != torch.uint8 or pixels.ndim not in (3, 4) or pixels.shape[-3] != channels:
             raise InputError(
@@ -69,14 +69,11 @@ class Transform:
             )
         if list(pixels.shape[-2:]) == size:
             return pixels
-        if pixels.ndim == 3:
-            return self._resized(pixels)
-        resized = pixels.new_empty(len(pixels), *self.shape)
-        for row, image in enumerate(pixels):
-            resized[row] = self._resized(image)
-        return resized
-
-    def _resized(self, pixels: Tensor) -> Tensor:
+        if pixels.ndim == 4:
+            resized = pixels.new_empty(len(pixels), *self.shape)
+            for row, image in enumerate(pixels):
+                resized[row] = self._fit_pixels(image)
+            return resized
         rows = pixels.cpu().permute(1, 2, 0).squeeze(-1).contiguous().numpy()
         return to_pixels(Image.fromarray(rows), self.shape, self.fit).to(pixels.device)
 
@@ -87,10 +84,10 @@ def normalize(pixels: Tensor, mean: Sequence[float] | Tensor, std: Sequence[floa
     mean, std: a number for each channel, or, as tensors (..., C, 1, 1), for each channel of each image
     """
     images = pixels.float() / 255
-    return (images - _columns(mean, images)) / _columns(std, images)
+    return (images - _per_channel(mean, images)) / _per_channel(std, images)
 
 
-def _columns(values: Sequence[float] | Tensor, images: Tensor) -> Tensor:
-    """One value for each channel, as (C, 1, 1) beside images (..., C, H, W); what has as many dimensions stays"""
+def _per_channel(values: Sequence[float] | Tensor, images: Tensor) -> Tensor:
+    """Values (C,) as (C, 1, 1), to broadcast with images (..., C, H, W); tensors of more dimensions stay as they are"""
     columns = torch.as_tensor(values, dtype=images.dtype, device=images.device)
     return columns.reshape(-1, 1, 1) if columns.ndim == 1 else columns

@@ -167,7 +167,7 @@ def test_a_zip_that_leads_elsewhere_is_refused(
 def test_a_zip_that_would_fill_the_disk_is_refused(
     data: Path, tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(containers, "GROWTH_ALLOWED", 1 << 20)
+    monkeypatch.setattr(containers, "UNPACKED_LIMIT", 1 << 20)
     archive = zip_with(tmp_path / "zip", data, "cat/zeros.png", bytes(10 << 20))
     assert "no zip of images does" in refuses(3, archive, out, "--skip-bad")
 

@@ -166,7 +166,7 @@ from memwrap.data import scan
 def look(*_):
     os.write(2, b"looking\\n")  # whole, whatever the other threads write
     time.sleep(1)
-scan._look = look
+scan._scan_image = look
 """
 
 

@@ -1,4 +1,4 @@
-"""Pictures to pixels: every mode, turned upright, on white, fitted; and short reasons for what is no picture."""
+"""Image files to pixels: every mode, orientation and fit, and short reasons for files that are no images."""
 
 import io
 import struct
@@ -11,7 +11,7 @@ import torch
 from PIL import Image, ImageFile, ImageOps, JpegImagePlugin
 from torch import Tensor
 
-from memwrap.data.decoding import adjustment, converted, decode_image, decoded, fitted, image_size, to_pixels
+from memwrap.data.decoding import convert_image, decode, decode_image, describe_fit, fit_image, image_size, to_pixels
 from memwrap.errors import DataError
 
 
@@ -87,15 +87,17 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_every_mode_becomes_rgb_and_gray(case: str) -> None:
     picture, expected = CASES[case]
-    colour, bright = converted(picture, 3), converted(picture, 1)
+    colour, bright = convert_image(picture, 3), convert_image(picture, 1)
     assert (colour.mode, bright.mode) == ("RGB", "L")
     assert colour.getpixel((0, 0)) == pytest.approx(expected, abs=1 if case.startswith("LAB") else 0)
-    assert bright.getpixel((0, 0)) == converted(Image.new("RGB", (1, 1), colour.getpixel((0, 0))), 1).getpixel((0, 0))
+    assert bright.getpixel((0, 0)) == convert_image(Image.new("RGB", (1, 1), colour.getpixel((0, 0))), 1).getpixel(
+        (0, 0)
+    )
 
 
 def test_floats_are_taken_as_0_to_1_only_if_none_exceeds_1() -> None:
-    assert levels(converted(Image.fromarray(np.array([[0, 0.5, 1]], dtype=np.float32)), 1)) == [[0, 128, 255]]
-    assert levels(converted(Image.fromarray(np.array([[0, 0.5, 2]], dtype=np.float32)), 1)) == [[0, 0, 2]]
+    assert levels(convert_image(Image.fromarray(np.array([[0, 0.5, 1]], dtype=np.float32)), 1)) == [[0, 128, 255]]
+    assert levels(convert_image(Image.fromarray(np.array([[0, 0.5, 2]], dtype=np.float32)), 1)) == [[0, 0, 2]]
 
 
 @pytest.mark.parametrize("kind", ["PNG", "TIFF"])
@@ -152,12 +154,12 @@ UPRIGHT = {
 def test_pictures_are_turned_as_the_camera_was_held(number: int, kind: str) -> None:
     content = file_of(gray(UPRIGHT[1]), kind, exif=with_orientation(number))
     with Image.open(io.BytesIO(content)) as picture:
-        assert levels(converted(picture, 1)) == UPRIGHT[number]
+        assert levels(convert_image(picture, 1)) == UPRIGHT[number]
     with Image.open(io.BytesIO(content)) as picture:
         assert levels(ImageOps.exif_transpose(picture)) == UPRIGHT[number]
     height, width = len(UPRIGHT[number]), len(UPRIGHT[number][0])
     assert image_size(content) == (width, height)
-    assert decoded(content, (1, height, width), "crop").adjustment == "as they were"
+    assert decode(content, (1, height, width), "crop").adjustment == "as they were"
 
 
 def test_damaged_exif_data_leave_the_picture_as_it_lies() -> None:
@@ -173,31 +175,31 @@ def test_size_needs_no_more_than_the_header() -> None:
 
 def test_crop_covers_and_keeps_the_middle() -> None:
     wide = gray([[1, 10, 20, 2], [3, 30, 40, 4]])
-    assert levels(fitted(wide, 2, 2, "crop")) == [[10, 20], [30, 40]]
+    assert levels(fit_image(wide, 2, 2, "crop")) == [[10, 20], [30, 40]]
     # The middle halved to one pixel; bilinear with antialias weighs the four rows 1, 3, 3, 1 of 8.
     tall = gray([[0, 0], [80, 80], [160, 160], [8, 8]])
-    assert levels(fitted(tall, 1, 1, "crop")) == [[91]]
+    assert levels(fit_image(tall, 1, 1, "crop")) == [[91]]
 
 
 def test_crop_of_a_long_strip_scales_no_more_than_its_middle() -> None:
-    assert fitted(Image.new("L", (1, 5_000_000), 9), 64, 64, "crop").getextrema() == (9, 9)
+    assert fit_image(Image.new("L", (1, 5_000_000), 9), 64, 64, "crop").getextrema() == (9, 9)
 
 
 def test_pad_keeps_all_between_black_borders() -> None:
-    assert levels(fitted(gray([[50, 60]]), 4, 2, "pad")) == [[0, 0], [50, 60], [0, 0], [0, 0]]
-    assert levels(fitted(gray([[50], [50]]), 4, 4, "pad")) == [[0, 50, 50, 0]] * 4
+    assert levels(fit_image(gray([[50, 60]]), 4, 2, "pad")) == [[0, 0], [50, 60], [0, 0], [0, 0]]
+    assert levels(fit_image(gray([[50], [50]]), 4, 4, "pad")) == [[0, 50, 50, 0]] * 4
 
 
 def test_stretch_scales_each_side_by_itself() -> None:
-    assert levels(fitted(gray([[50, 90]]), 2, 2, "stretch")) == [[50, 90], [50, 90]]
+    assert levels(fit_image(gray([[50, 90]]), 2, 2, "stretch")) == [[50, 90], [50, 90]]
     # Halving in bilinear with antialias: weights 3, 3, 1 of 7 at the border.
-    assert levels(fitted(gray([[0, 70, 140, 210]]), 1, 2, "stretch")) == [[50, 160]]
+    assert levels(fit_image(gray([[0, 70, 140, 210]]), 1, 2, "stretch")) == [[50, 160]]
 
 
 @pytest.mark.parametrize("how", ["crop", "pad", "stretch"])
 def test_a_picture_of_the_right_size_stays_as_it_is(how: str) -> None:
     picture = noise(16, 8)
-    assert fitted(picture, 8, 16, how) is picture
+    assert fit_image(picture, 8, 16, how) is picture
 
 
 @pytest.mark.parametrize(
@@ -216,20 +218,20 @@ def test_a_picture_of_the_right_size_stays_as_it_is(how: str) -> None:
     ],
 )
 def test_what_is_done_to_a_picture_is_told(size: tuple[int, int], how: str, expected: str) -> None:
-    assert adjustment(*size, 8, 8, how) == expected
-    assert fitted(Image.new("L", size), 8, 8, how).size == (8, 8)
+    assert describe_fit(*size, 8, 8, how) == expected
+    assert fit_image(Image.new("L", size), 8, 8, how).size == (8, 8)
 
 
 def test_adjustment_does_not_confuse_height_and_width() -> None:
-    assert adjustment(20, 10, 5, 10, "crop") == "scaled"
-    assert adjustment(20, 10, 10, 5, "crop") == "cropped"
+    assert describe_fit(20, 10, 5, 10, "crop") == "scaled"
+    assert describe_fit(20, 10, 10, 5, "crop") == "cropped"
 
 
 def test_unknown_ways_are_refused_by_name() -> None:
     with pytest.raises(DataError, match="fit is 'zoom'; expected one of crop, pad, stretch"):
-        fitted(gray([[1]]), 1, 1, "zoom")
+        fit_image(gray([[1]]), 1, 1, "zoom")
     with pytest.raises(DataError, match="channels is 4; expected 3"):
-        converted(gray([[1]]), 4)
+        convert_image(gray([[1]]), 4)
 
 
 def test_pixels_are_channels_first() -> None:
@@ -254,10 +256,10 @@ def test_large_jpegs_are_decoded_small_and_look_the_same(number: int, monkeypatc
     load = JpegImagePlugin.JpegImageFile.load
     monkeypatch.setattr(JpegImagePlugin.JpegImageFile, "load", lambda self: sizes.append(self.size) or load(self))
     shape = (3, 40, 100) if number == 1 else (3, 100, 40)
-    small = decoded(content, shape, "crop")
+    small = decode(content, shape, "crop")
     assert sizes[0] == (200, 80)  # an eighth: twice the target
     monkeypatch.setattr(JpegImagePlugin.JpegImageFile, "draft", lambda *_: None)
-    whole = decoded(content, shape, "crop")
+    whole = decode(content, shape, "crop")
     assert small.adjustment == whole.adjustment == "scaled"
     assert difference(small.pixels, whole.pixels) < 1  # of 255; turned the wrong way it is 50
 

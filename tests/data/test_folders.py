@@ -237,7 +237,7 @@ def test_a_bomb_in_a_zip_is_never_left_out_in_silence(tmp_path: Path) -> None:
 
 
 def test_errors_of_the_layout_name_the_path(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=re.escape(f"{tmp_path}: there is one class only, 'cat'")):
+    with pytest.raises(DataError, match=re.escape(f"{tmp_path}: there is only one class, 'cat'")):
         read_folder(folder_of(tmp_path, {"cat/1.png": picture(1)}))
 
 
@@ -258,7 +258,7 @@ def test_a_linked_class_folder_is_not_passed_over(tmp_path: Path) -> None:
 def test_notes_on_the_layout_are_warnings(tmp_path: Path) -> None:
     folder_of(tmp_path, two_classes() | {"stray.png": picture(1)})
     data = read_folder(tmp_path)
-    assert data.warnings == ("left out, as they lie in no class folder: stray.png",)
+    assert data.warnings == ("left out, as they are in no class folder: stray.png",)
     assert data.record["notes"] == list(data.warnings)
 
 
@@ -290,7 +290,7 @@ def test_training_images_with_two_labels_are_counted(tmp_path: Path) -> None:
 def test_copies_are_counted_where_no_test_images_are_set_apart_yet(tmp_path: Path) -> None:
     folder_of(tmp_path / "all", two_classes() | {"cat/x.png": picture(1)})
     (warning,) = read_folder(tmp_path / "all").warnings
-    assert warning.startswith("2 images are there more than once, pixel for pixel, such as cat/1.png")
+    assert warning.startswith("2 images occur more than once, pixel for pixel, such as cat/1.png")
     split = {f"train/{name}": content for name, content in (two_classes() | {"cat/x.png": picture(1)}).items()}
     folder_of(tmp_path / "split", split | {"test/cat/99.png": picture(99)})
     assert read_folder(tmp_path / "split").warnings == ()
@@ -371,7 +371,7 @@ def test_progress_counts_every_file(tmp_path: Path) -> None:
 
 def test_few_images_are_decoded_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder_of(tmp_path, {f"{'cat' if n % 2 else 'dog'}/{n:03}.png": picture(n) for n in range(120)})
-    started, most, look = 0, 0, scan._look
+    started, most, look = 0, 0, scan._scan_image
 
     def counting(*arguments: object) -> object:
         nonlocal started
@@ -384,7 +384,7 @@ def test_few_images_are_decoded_ahead(tmp_path: Path, monkeypatch: pytest.Monkey
             time.sleep(0.5)  # time enough to decode all, if nothing holds it back
         most = max(most, started - done)
 
-    monkeypatch.setattr(scan, "_look", counting)
+    monkeypatch.setattr(scan, "_scan_image", counting)
     read_folder(tmp_path, progress=progress)
     assert 0 < most <= scan.READ_AHEAD
 

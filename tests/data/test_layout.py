@@ -5,20 +5,20 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from memwrap.data.layout import Entry, Listing, arranged, natural
+from memwrap.data.layout import LabelledFile, Layout, natural_key, parse_layout
 from memwrap.errors import DataError
 
 
-def listed(*names: str, empty: tuple[str, ...] = ()) -> Listing:
+def listed(*names: str, empty: tuple[str, ...] = ()) -> Layout:
     """The listing of these files; the folders are those they lie in, and empty ones."""
     folders = {str(parent) for name in names for parent in PurePosixPath(name).parents} - {"."}
-    return arranged(names, folders | set(empty))
+    return parse_layout(names, folders | set(empty))
 
 
 def test_class_folders_at_the_top() -> None:
     listing = listed("dog/2.jpg", "cat/1.jpg", "dog/1.jpg")
     assert listing.classes == ("cat", "dog")
-    assert listing.train == [Entry("cat/1.jpg", 0), Entry("dog/1.jpg", 1), Entry("dog/2.jpg", 1)]
+    assert listing.train == [LabelledFile("cat/1.jpg", 0), LabelledFile("dog/1.jpg", 1), LabelledFile("dog/2.jpg", 1)]
     assert listing.test is None
     assert listing.notes == ()
 
@@ -26,8 +26,8 @@ def test_class_folders_at_the_top() -> None:
 def test_train_and_test_with_class_folders() -> None:
     listing = listed("train/cat/1.jpg", "train/dog/2.jpg", "test/dog/3.jpg")
     assert listing.classes == ("cat", "dog")
-    assert listing.train == [Entry("train/cat/1.jpg", 0), Entry("train/dog/2.jpg", 1)]
-    assert listing.test == [Entry("test/dog/3.jpg", 1)]
+    assert listing.train == [LabelledFile("train/cat/1.jpg", 0), LabelledFile("train/dog/2.jpg", 1)]
+    assert listing.test == [LabelledFile("test/dog/3.jpg", 1)]
     assert listing.notes == ()
 
 
@@ -40,25 +40,25 @@ def test_train_alone_has_no_test_split() -> None:
 @pytest.mark.parametrize("name", ["val", "valid", "validation", "Val"])
 def test_validation_serves_as_test_where_there_is_none_and_this_is_said(name: str) -> None:
     listing = listed("train/cat/1.jpg", "train/dog/2.jpg", f"{name}/cat/3.jpg")
-    assert listing.test == [Entry(f"{name}/cat/3.jpg", 0)]
-    assert [note for note in listing.notes if f"{name}/ is taken as the test split" in note]
+    assert listing.test == [LabelledFile(f"{name}/cat/3.jpg", 0)]
+    assert [note for note in listing.notes if f"{name}/ is used as the test split" in note]
 
 
 def test_validation_beside_test_is_left_out_and_this_is_said() -> None:
     listing = listed("train/cat/1.jpg", "train/dog/2.jpg", "val/cat/3.jpg", "test/cat/4.jpg")
-    assert listing.test == [Entry("test/cat/4.jpg", 0)]
+    assert listing.test == [LabelledFile("test/cat/4.jpg", 0)]
     assert listing.notes == ("val/ is left out, as test/ is the test split",)
 
 
 def test_a_test_folder_without_classes_gives_way_and_this_is_said() -> None:
     listing = listed("train/cat/1.jpg", "train/dog/2.jpg", "test/3.jpg", "valid/cat/4.jpg")
-    assert listing.test == [Entry("valid/cat/4.jpg", 0)]
+    assert listing.test == [LabelledFile("valid/cat/4.jpg", 0)]
     assert listing.notes[0] == "test/ is left out: no class folder in it holds images"
     assert listed("train/cat/1.jpg", "train/dog/2.jpg", "test/3.jpg").test is None
 
 
 def test_splits_may_be_written_large() -> None:
-    assert listed("Train/cat/1.jpg", "Train/dog/2.jpg", "TEST/dog/3.jpg").test == [Entry("TEST/dog/3.jpg", 1)]
+    assert listed("Train/cat/1.jpg", "Train/dog/2.jpg", "TEST/dog/3.jpg").test == [LabelledFile("TEST/dog/3.jpg", 1)]
 
 
 def test_a_class_may_be_called_train() -> None:
@@ -84,7 +84,7 @@ def test_folders_that_look_like_splits_under_other_names_are_pointed_out() -> No
     listing = listed("training/0/1.jpg", "training/1/2.jpg", "testing/0/3.jpg", "testing/1/4.jpg")
     assert listing.classes == ("testing", "training")
     assert len(listing.notes) == 1
-    assert "testing, training are taken as classes, though all hold the same folders (0, 1)" in listing.notes[0]
+    assert "testing, training are used as classes, though all hold the same folders (0, 1)" in listing.notes[0]
     assert listed("cat/small/1.jpg", "dog/large/2.jpg").notes == ()
     assert listed("cat/small/1.jpg", "dog/small/2.jpg").notes == ()
 
@@ -94,8 +94,8 @@ def test_a_folder_around_everything_is_looked_through(wrapping: str) -> None:
     names = ["README.md", f"{wrapping}/labels.csv", f"{wrapping}/train/cat/1.jpg", f"{wrapping}/train/dog/2.jpg"]
     listing = listed(*names, f"{wrapping}/test/dog/3.jpg")
     assert listing.classes == ("cat", "dog")
-    assert listing.train[0] == Entry(f"{wrapping}/train/cat/1.jpg", 0)
-    assert listing.test == [Entry(f"{wrapping}/test/dog/3.jpg", 1)]
+    assert listing.train[0] == LabelledFile(f"{wrapping}/train/cat/1.jpg", 0)
+    assert listing.test == [LabelledFile(f"{wrapping}/test/dog/3.jpg", 1)]
     assert listed("photos/cat/1.jpg", "photos/dog/2.jpg").classes == ("cat", "dog")
 
 
@@ -105,16 +105,16 @@ def test_subfolders_belong_to_their_class() -> None:
 
 
 def test_every_file_in_a_class_folder_is_meant_to_be_an_image() -> None:
-    assert Entry("cat/notes.txt", 0) in listed("cat/notes.txt", "cat/1", "dog/2.jpg").train
+    assert LabelledFile("cat/notes.txt", 0) in listed("cat/notes.txt", "cat/1", "dog/2.jpg").train
 
 
 def test_files_at_the_top_are_left_out_and_images_among_them_named() -> None:
     assert listed("README.txt", "labels.csv", "cat/1.jpg", "dog/2.jpg").notes == ()
     listing = listed("x.JPG", "README.txt", "cat/1.jpg", "dog/2.jpg")
     assert len(listing.train) == 2
-    assert listing.notes == ("left out, as they lie in no class folder: x.JPG",)
+    assert listing.notes == ("left out, as they are in no class folder: x.JPG",)
     split = listed("x.png", "train/cat/1.jpg", "train/dog/2.jpg", "test/y.png", "test/cat/1.jpg")
-    assert split.notes == ("left out, as they lie in no class folder: x.png, test/y.png",)
+    assert split.notes == ("left out, as they are in no class folder: x.png, test/y.png",)
 
 
 def test_classes_are_in_natural_order() -> None:
@@ -123,7 +123,7 @@ def test_classes_are_in_natural_order() -> None:
 
 
 def test_natural_order_bears_names_of_any_length() -> None:
-    assert natural("9" * 10_000) < natural("1" + "0" * 10_000)
+    assert natural_key("9" * 10_000) < natural_key("1" + "0" * 10_000)
 
 
 @pytest.mark.parametrize("names", [(), ("1.jpg", "2.jpg"), ("README.txt",)])
@@ -142,7 +142,7 @@ def test_folders_without_any_image_are_no_classes() -> None:
     "names", [("cat/1.jpg", "cat/2.jpg"), ("photos/cat/1.jpg",), ("train/cat/1.jpg", "test/cat/2.jpg")]
 )
 def test_one_class_is_refused_by_name(names: tuple[str, ...]) -> None:
-    with pytest.raises(DataError, match=re.escape("there is one class only, 'cat'; two are needed at least")):
+    with pytest.raises(DataError, match=re.escape("there is only one class, 'cat'")):
         listed(*names)
 
 
@@ -155,7 +155,7 @@ def test_one_class_is_refused_by_name(names: tuple[str, ...]) -> None:
     ],
 )
 def test_one_class_is_not_taken_for_a_folder_around_classes(names: tuple[str, ...]) -> None:
-    with pytest.raises(DataError, match="one class only, 'cat'"):
+    with pytest.raises(DataError, match="only one class, 'cat'"):
         listed(*names)
 
 

@@ -318,12 +318,9 @@ def test_cinic10_is_read_from_where_it_was_unpacked(tmp_path: Path, name: str) -
 
 
 def test_cinic10_that_is_not_there_tells_where_to_get_it(tmp_path: Path) -> None:
-    message = (
-        f"cinic10: no folder train/ in {tmp_path}, {tmp_path / 'cinic10'}, {tmp_path / 'CINIC-10'}; fetch "
-        "CINIC-10.tar.gz from https://datashare.ed.ac.uk/handle/10283/3192 and unpack it in"
-    )
-    with pytest.raises(DataError, match=re.escape(message)):
+    with pytest.raises(DataError, match=r"https://datashare\.ed\.ac\.uk/handle/10283/3192") as error:
         cinic10(tmp_path, Reader())
+    assert all(str(folder) in str(error.value) for folder in (tmp_path, tmp_path / "cinic10", tmp_path / "CINIC-10"))
 
 
 def test_another_data_set_is_not_taken_for_cinic10(tmp_path: Path) -> None:
@@ -336,7 +333,7 @@ def test_cinic10_with_images_missing_comes_with_a_warning(tmp_path: Path) -> Non
     (tmp_path / "train").mkdir()
     data = cinic10(tmp_path, Reader(count=89_999))
     assert len(data.warnings) == 3
-    assert data.warnings[1].startswith("cinic10: train/ gave 89,999 images where 90,000 were published")
+    assert data.warnings[1].startswith("cinic10: train/ has 89,999 images; 90,000 were published")
 
 
 # All of them
@@ -347,7 +344,7 @@ def test_the_fingerprint_changes_with_name_classes_labels_pixels_and_splits() ->
     other = pixels.clone()
     other[1, 0, 1, 1] = 1
     made = [
-        published._data_set(*arguments).fingerprint
+        published._build(*arguments).fingerprint
         for arguments in (
             ("a", None, ("x", "y"), (pixels, labels), None),
             ("b", None, ("x", "y"), (pixels, labels), None),
@@ -362,7 +359,7 @@ def test_the_fingerprint_changes_with_name_classes_labels_pixels_and_splits() ->
     ]
     assert len(set(made)) == len(made)
     # Elsewhere it is the same data set.
-    assert published._data_set("a", Path("/there"), ("x", "y"), (pixels, labels), None).fingerprint == made[0]
+    assert published._build("a", Path("/there"), ("x", "y"), (pixels, labels), None).fingerprint == made[0]
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,7 @@ def test_unstratified_the_classes_do_not_matter() -> None:
         (0.0, "0.0 cannot be set apart; expected a whole number of images, or a share between 0 and 1"),
         (float("nan"), "nan cannot be set apart; expected a whole number of images, or a share between 0 and 1"),
         (-3, "-3 cannot be set apart; expected a whole number of images, or a share between 0 and 1"),
-        (0.01, "a share of 0.01 of 10 images is no image at all; ask for more, or say 0 for none"),
+        (0.01, "a share of 0.01 of 10 images is no image at all"),
         (0.99, "10 of 10 images cannot be set apart; ask for fewer, so that one is kept"),
         (10, "10 of 10 images cannot be set apart; ask for fewer, so that one is kept"),
     ],

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from memwrap.data.dataset import InMemoryImages
-from memwrap.data.statistics import MOST_MEASURED, channel_statistics
+from memwrap.data.statistics import SAMPLE_SIZE, channel_statistics
 
 
 def pixels(*shape: int) -> Tensor:
@@ -52,12 +52,12 @@ class Counted(InMemoryImages):
         return super().batches(rows)
 
 
-@pytest.mark.parametrize("count", [MOST_MEASURED - 1, MOST_MEASURED, 3 * MOST_MEASURED + 7])
+@pytest.mark.parametrize("count", [SAMPLE_SIZE - 1, SAMPLE_SIZE, 3 * SAMPLE_SIZE + 7])
 def test_of_many_images_so_many_are_measured_from_the_first_to_the_last(count: int) -> None:
     images = Counted(pixels(1, 1, 1, 1).expand(count, 1, 1, 1))
     channel_statistics(images)
     asked = images.asked
-    assert len(asked) == len(set(asked)) == min(count, MOST_MEASURED)
+    assert len(asked) == len(set(asked)) == min(count, SAMPLE_SIZE)
     assert (asked[0], asked[-1]) == (0, count - 1)
     gaps = np.diff(asked)
     assert gaps.max() - gaps.min() <= 1

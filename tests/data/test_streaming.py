@@ -146,7 +146,7 @@ def test_a_worker_that_is_killed_is_an_error_in_plain_words(source: Path, monkey
         os.kill(os.getpid(), signal.SIGKILL)
 
     monkeypatch.setattr(streaming, "decode_image", killed)  # forked workers have it too
-    with pytest.raises(DataError, match=r"a process that reads images ended .*try without, workers=0"):
+    with pytest.raises(DataError, match=r"a worker process that reads images ended .*try workers=0"):
         list(images(source, 1).batches(torch.arange(COUNT).split(100)))
     assert workers_alive() == 0
 

@@ -119,8 +119,8 @@ def test_a_transform_that_cannot_be_is_refused(arguments: dict[str, Any], messag
         (pixels(1, 8, 8), "pixels have shape (1, 8, 8) and dtype torch.uint8; expected torch.uint8, (3, H, W)"),
         (pixels(8, 8), "pixels have shape (8, 8) and dtype torch.uint8"),
         (pixels(1, 1, 3, 8, 8), "expected torch.uint8, (3, H, W) or (N, 3, H, W)"),
-        (np.zeros((8, 8, 3), dtype=np.uint8), "picture is a ndarray; expected a Pillow picture or a uint8 tensor"),
-        ("cat.png", "picture is a str; expected a Pillow picture or a uint8 tensor: PIL.Image.open reads a file"),
+        (np.zeros((8, 8, 3), dtype=np.uint8), "image is a ndarray; expected a Pillow image or a uint8 tensor"),
+        ("cat.png", "image is a str; expected a Pillow image"),
     ],
 )
 def test_what_is_no_picture_is_refused(given: Any, message: str) -> None:

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from memwrap import encoders
-from memwrap.data import ENOUGH_FOR_WORKERS, BalancedMemory, LabelledImages, RandomMemory, StreamedImages, read_folder
+from memwrap.data import BalancedMemory, LabelledImages, RandomMemory, StreamedImages, read_folder
+from memwrap.data.streaming import ENOUGH_FOR_WORKERS
 from memwrap.errors import InputError, SettingsError, TrainingError
 from memwrap.models.loading import Model
 from memwrap.training import Trainer, augmentation
