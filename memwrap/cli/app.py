@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from memwrap.cli.failures import INTERRUPTED, report
-from memwrap.cli.flags import completing, given_again, with_settings
+from memwrap.cli.flags import completing, repeat_flags, with_settings
 from memwrap.cli.signals import interrupt_on_signals
 from memwrap.training.recipes import RECIPES
 from memwrap.version import __version__
@@ -143,7 +143,7 @@ def train(
 
     reading = Reading(data_root, hold_mb, workers)
     manner = TrainOptions(reading, device, tensorboard, not skip_evaluation, as_json, checkpoint_seconds)
-    run_command(data, out, recipe, config, settings, resume, manner, given_again(context, MANNER))
+    run_command(data, out, recipe, config, settings, resume, manner, repeat_flags(context, MANNER))
 
 
 app.command("train")(train)

@@ -1,26 +1,27 @@
-"""Every setting as a flag: made from `Settings`, so that there is one definition of each."""
+"""A command-line flag for each field of `Settings`."""
 
 import inspect
-from collections.abc import Callable, Iterable
-from dataclasses import fields
-from typing import Annotated, Any, get_args, get_origin
+from collections.abc import Callable, Iterable, Iterator
+from types import NoneType
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
-from memwrap.training.settings import TYPES, Settings
+from memwrap.training.settings import Settings
 
-# The first setting of each panel of --help; those after it belong to it, too.
+# The first setting of each panel of --help; the settings after it belong to the same panel.
 PANELS = {"samples": "Data", "encoder": "Model", "memory": "Memory", "epochs": "Training"}
 
 
 def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The command with a flag for each setting; it gets those that were given, by name, as its argument `settings`."""
+    """Add a flag for each setting to a command; it gets those that were given as a dict, its argument `settings`."""
     own = [each for each in inspect.signature(command).parameters.values() if each.name != "settings"]
-    flags = _parameters()
+    flags = list(_flags())
 
     def run(**given: Any) -> Any:
-        settings = {flag.name: given.pop(flag.name) for flag in flags}
-        return command(**given, settings=_as_values(settings))
+        values = {flag.name: given.pop(flag.name) for flag in flags}
+        settings = {name: _split(name, value) for name, value in values.items() if value is not None}
+        return command(**given, settings=settings)
 
     parameters = [*own, *flags]
     # typer reads a command's flags from its signature.
@@ -30,75 +31,56 @@ def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _parameters() -> list[inspect.Parameter]:
-    found, panel = [], ""
-    for setting in fields(Settings):
-        panel = PANELS.get(setting.name, panel)
-        kind = _flag_type(TYPES[setting.name])
+def _flags() -> Iterator[inspect.Parameter]:
+    panel = ""
+    for name, field in Settings.model_fields.items():
+        panel = PANELS.get(name, panel)
+        kind, choices = _kind_and_choices(field.annotation)
+        is_list = get_origin(kind) is tuple
+        text = field.description or ""
         option = typer.Option(
-            help=_words(setting),
+            help=f"{text} One of {', '.join(choices)}." if choices and not is_list else text,
             rich_help_panel=panel,
             show_default=False,
-            autocompletion=completing(setting.metadata["choices"] or ()),
+            autocompletion=completing(choices),
         )
-        annotation = kind | None
-        found.append(
-            inspect.Parameter(
-                setting.name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=None,
-                annotation=Annotated[annotation, option],
-            )
+        flag_type: Any = str if is_list or choices else kind
+        yield inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[flag_type | None, option]
         )
-    return found
 
 
-def given_again(context: typer.Context, names: Iterable[str]) -> list[str]:
-    """Those of a command's flags that were given, as they can be given again."""
+def _kind_and_choices(annotation: Any) -> tuple[Any, tuple[str, ...]]:
+    """The plain type of a field, such as float or tuple[str, ...], and the choices of a Literal."""
+    while get_origin(annotation) not in (None, tuple, Literal):  # Annotated, or a union with None
+        annotation = next(each for each in get_args(annotation) if each is not NoneType)
+    item = get_args(annotation)[0] if get_origin(annotation) is tuple else annotation
+    return annotation, get_args(item) if get_origin(item) is Literal else ()
+
+
+def _split(name: str, value: Any) -> Any:
+    """Lists are written with commas."""
+    if get_origin(_kind_and_choices(Settings.model_fields[name].annotation)[0]) is not tuple:
+        return value
+    return [part.strip() for part in value.split(",") if part.strip()]
+
+
+def repeat_flags(context: typer.Context, names: Iterable[str]) -> list[str]:
+    """Those of a command's flags that were given, as command-line arguments."""
     flags: dict[str | None, Any] = {flag.name: flag for flag in context.command.params}
-    again = []
+    arguments = []
     for name in names:
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
             flag = flags[name]
-            again += [flag.opts[0]] if flag.is_flag else [flag.opts[0], str(context.params[name])]
-    return again
+            arguments += [flag.opts[0]] if flag.is_flag else [flag.opts[0], str(context.params[name])]
+    return arguments
 
 
 def completing(values: Iterable[str]) -> Callable[[str], list[str]]:
-    """What a shell is told of a flag's values."""
+    """Shell completion for a flag with these values."""
 
     def complete(incomplete: str) -> list[str]:
         return [value for value in values if value.startswith(incomplete)]
 
     return complete
-
-
-def _flag_type(declared: Any) -> Any:
-    """What a flag takes: a list is written with commas, so it is text."""
-    kinds = [kind for kind in (get_args(declared) or (declared,)) if kind is not type(None)]
-    kind = declared if get_origin(declared) is tuple else kinds[0]
-    return str if get_origin(kind) is tuple else kind
-
-
-def _is_list(declared: Any) -> bool:
-    return any(get_origin(kind) is tuple for kind in (declared, *get_args(declared)))
-
-
-def _words(setting: Any) -> str:
-    words: str = setting.metadata["help"]
-    choices = setting.metadata["choices"]
-    if choices and _flag_type(TYPES[setting.name]) is str and not _is_list(TYPES[setting.name]):
-        words += f" One of {', '.join(choices)}."
-    return words
-
-
-def _as_values(given: dict[str, Any]) -> dict[str, Any]:
-    """Flags that were given, with lists taken apart."""
-    values = {}
-    for name, value in given.items():
-        if value is None:
-            continue
-        parts = [part.strip() for part in value.split(",") if part.strip()] if _is_list(TYPES[name]) else value
-        values[name] = parts
-    return values

@@ -9,7 +9,7 @@ same step as the loop's, but for what dropout draws.
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -311,7 +311,7 @@ def _held(trainer: Trainer) -> InMemoryImages:
 
 def _kind(trainer: Trainer) -> tuple[object, ...]:
     """What must be the same in runs that take the same steps: settings, images of a step, and what the model holds."""
-    settings = replace(trainer.settings, seed=0, samples=None, epochs=1)
+    settings = trainer.settings.replace(seed=0, samples=None, epochs=1)
     learning = {name for name, parameter in trainer.model.named_parameters() if parameter.requires_grad}
     values = trainer.model.state_dict().items()
     return (

@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -194,7 +194,10 @@ def _ends_whole(file: Any) -> bool:
 def as_json(entry: Record | Failure) -> dict[str, Any]:
     """What `from_json` takes."""
     outcome = "done" if isinstance(entry, Record) else "failed"
-    return {"format": FORMAT, "format_version": FORMAT_VERSION, "outcome": outcome, **asdict(entry)}
+    content = {"format": FORMAT, "format_version": FORMAT_VERSION, "outcome": outcome, **asdict(entry)}
+    if isinstance(entry, Record):
+        content["settings"] = entry.settings.model_dump()
+    return content
 
 
 # Reading
@@ -263,7 +266,7 @@ def from_json(stored: Any) -> Record | Failure:
     record = Record(
         task=task,
         # Every value is compared with what it must be when a table is made.
-        settings=built(ResolvedSettings, stored["settings"], "settings", typed=False),
+        settings=_settings(stored["settings"]),
         images=built(Images, stored["images"], "images"),
         subset=_text(stored, "subset"),
         origin=origin,
@@ -273,6 +276,12 @@ def from_json(stored: Any) -> Record | Failure:
     )
     _check(record)
     return record
+
+
+def _settings(stored: dict[str, Any]) -> ResolvedSettings:
+    if missing := sorted(ResolvedSettings.model_fields.keys() - stored.keys()):
+        raise KeyError(f"settings.{missing[0]}")
+    return ResolvedSettings(**stored)
 
 
 def _lines(paths: Iterable[Path]) -> Iterator[tuple[str, bytes]]:
@@ -350,7 +359,7 @@ def _other_recipe(record: Record, settings_for: Callable[[Task], Settings]) -> s
     except MemwrapError as error:
         return str(error)
     found = []
-    for name in (each.name for each in fields(Settings)):
+    for name in Settings.model_fields:
         wanted, had = getattr(expected, name), getattr(record.settings, name)
         # Left to the data or the device, so that any value may be right.
         is_open = (wanted is None and name not in NONE_IS_A_VALUE) or (name == "precision" and wanted == "auto")

@@ -222,7 +222,7 @@ def _as_json(run: Run) -> dict[str, Any]:
         "memwrap": __version__,
         "created": run.created,
         "recipe": run.recipe,
-        "settings": asdict(run.settings),
+        "settings": run.settings.model_dump(),
         "data": asdict(run.data),
         "classes": run.classes,
         "versions": run.versions,

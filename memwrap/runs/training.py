@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -180,7 +180,7 @@ def new_training(data: DataSet, settings: Settings, device: torch.device | str =
     side = max(data.train.images.shape[1:])
     encoder = encoder_for(side, torch.device(device).type)
     final = resolve_settings(settings, len(splits.train), data.classes, encoder)
-    final = replace(final, precision=precision_on(torch.device(device), final.precision))
+    final = final.replace(precision=precision_on(torch.device(device), final.precision))
     _check_memories(final, len(splits.train))
     images = splits.of(data, "train")
     return splits, Trainer(new_model(final, data.classes, images.images).to(device), images, final)

@@ -1,6 +1,5 @@
-"""Recipes by name, and what a recipe leaves open settled for the data at hand."""
+"""Recipes: named settings, and values for what they leave to the data."""
 
-import dataclasses
 import math
 from collections.abc import Sequence
 
@@ -11,10 +10,10 @@ DEFAULT = "default"
 
 MEMORY = 100  # images, as in the paper
 
-# In half a batch, on average, for it to serve as the memory of the other half.
+# On average in half a batch, for it to be the memory of the other half.
 IMAGES_OF_EACH_CLASS = 3
 
-# The paper's, as its experiments were run: two passes with a fresh random memory, the paper's schedule, nothing else.
+# The settings of the paper's experiments: a random memory for each step, encoded in a second pass.
 _PAPER = Settings(
     validation=6000,
     memory="random",
@@ -38,10 +37,9 @@ RECIPES: dict[str, Settings] = {
     "frozen": Settings(
         freeze=True, optimizer="adamw", lr=1e-3, weight_decay=0.01, epochs=100, augment=(), memory="random"
     ),
-    "svhn": dataclasses.replace(_PAPER, epochs=40, augment=(), mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)),
-    "cifar10": dataclasses.replace(_PAPER, mean=(0.4914, 0.4822, 0.4465), std=(0.2023, 0.1994, 0.2010)),
-    "cinic10": dataclasses.replace(
-        _PAPER,
+    "svhn": _PAPER.replace(epochs=40, augment=(), mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)),
+    "cifar10": _PAPER.replace(mean=(0.4914, 0.4822, 0.4465), std=(0.2023, 0.1994, 0.2010)),
+    "cinic10": _PAPER.replace(
         validation=10,
         schedule="cosine",
         drops=(),
@@ -52,22 +50,22 @@ RECIPES: dict[str, Settings] = {
 
 
 def recipe(name: str) -> Settings:
-    """The settings of that name."""
+    """The settings of this name."""
     if name not in RECIPES:
-        raise SettingsError(f"there is no recipe {name!r}; there are {', '.join(RECIPES)}")
+        raise SettingsError(f"there is no recipe {name!r}; expected one of {', '.join(RECIPES)}")
     return RECIPES[name]
 
 
 def resolve_settings(
     settings: Settings, images: int, classes: Sequence[str], encoder: str = "resnet18"
 ) -> ResolvedSettings:
-    """The settings with a value wherever they leave one to the data: `images` to train on, and the classes' names.
+    """Fill in what the settings leave to the data: the number of training images, and the names of the classes.
 
-    encoder: taken where the settings name none.
+    encoder: used if the settings name none.
     """
     batch_size = settings.batch_size or _batch_for(images)
     values = {
-        **dataclasses.asdict(settings),
+        **dict(settings),
         "encoder": settings.encoder or encoder,
         "memory": settings.memory or _memory_for(settings.variant, batch_size, len(classes)),
         "memory_size": settings.memory_size or min(MEMORY, images),
@@ -80,31 +78,31 @@ def resolve_settings(
 
 
 def encoder_for(side: int, device: str) -> str:
-    """One that learns images of this size on a "cpu" or "cuda" in bearable time."""
+    """An encoder that trains on images of this size in bearable time, on a "cpu" or "cuda"."""
     if device != "cpu":
         return "resnet18"
     return "tiny" if side <= 16 else "small"
 
 
 def augmentations_for(classes: Sequence[str]) -> tuple[str, ...]:
-    """All of them; but a mirrored letter or digit is another one, or none."""
+    """All augmentations, except mirroring for classes that are letters or digits."""
     if all(len(name) == 1 for name in classes):
         return tuple(name for name in AUGMENTATIONS if name != "flip")
     return AUGMENTATIONS
 
 
 def _memory_for(variant: str, batch_size: int, classes: int) -> str:
-    """The batch adds no image to a step, but has to show most classes; and to Only Memory, many images of them."""
+    """The batch costs no further images, but must hold most classes; Only Memory needs many images of each."""
     enough = batch_size // 2 >= IMAGES_OF_EACH_CLASS * classes
     return "batch" if enough and variant != "only_memory" else "random"
 
 
 def _epochs_for(images: int) -> int:
-    """200 for 1000 images; fewer images are seen more often, but less often in all."""
+    """200 for 1000 images: more epochs for fewer images, though fewer steps in total."""
     return round(min(400.0, max(30.0, 200 * math.sqrt(1000 / images))))
 
 
 def _batch_for(images: int) -> int:
-    """A power of two, so small that an epoch has some eight steps: 64 for 1000 images."""
+    """A power of two with which an epoch has about eight steps: 64 for 1000 images."""
     fitting = min(128, max(32, images // 8))
     return min(images, 1 << (fitting.bit_length() - 1))

@@ -1,140 +1,194 @@
-"""Everything that decides how a run is made, one definition each: for flags, for YAML files and for the record."""
+"""The settings of a run, each defined once: for command-line flags, YAML files, Python and the stored record."""
 
-import dataclasses
 import difflib
-import types
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Self, get_args
 
-from memwrap.data import FITS
+from pydantic import BaseModel, BeforeValidator, Field, Strict, ValidationError, field_validator, model_validator
+
 from memwrap.errors import SettingsError, brief
+from memwrap.storage.validation import describe
 
-VARIANTS = ("memory_wrap", "only_memory", "standard")
-HEADS = ("mlp", "linear")
-MEMORIES = ("random", "balanced", "batch")
-OPTIMIZERS = ("sgd", "adamw")
-SCHEDULES = ("cosine", "steps", "constant")
-PRECISIONS = ("auto", "fp32", "bf16")
-AUGMENTATIONS = ("flip", "shift", "affine", "colour", "erase")
+Variant = Literal["memory_wrap", "only_memory", "standard"]
+Augmentation = Literal["flip", "shift", "affine", "colour", "erase", "none"]
+VARIANTS: tuple[str, ...] = get_args(Variant)
+AUGMENTATIONS: tuple[str, ...] = get_args(Augmentation)[:-1]
 
 
-def _setting(default: Any, words: str, choices: tuple[str, ...] | None = None, least: float | None = None) -> Any:
-    """A field with what `--help` says of it, the values that it may take, and the least number."""
-    return field(default=default, metadata={"help": words, "choices": choices, "least": least})
+def _refuse_bool(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError(f"is {value}; expected a number")
+    return value
 
 
-@dataclass(frozen=True)
-class Settings:
-    """How a run is made. None stands for what suits the data: `recipes.settled` fills it in."""
+def _as_list(value: Any) -> Any:
+    return value if value is None or isinstance(value, list | tuple) else (value,)
+
+
+Int = Annotated[int, Strict()]
+# Not strict: YAML reads 1e-4 as text.
+Float = Annotated[float, BeforeValidator(_refuse_bool), Field(allow_inf_nan=False)]
+Text = Annotated[str, Strict()]
+Flag = Annotated[bool, Strict()]
+Floats = Annotated[tuple[Float, ...], BeforeValidator(_as_list)]
+Augmentations = Annotated[tuple[Augmentation, ...], BeforeValidator(_as_list)]
+
+
+class Settings(BaseModel, frozen=True, extra="forbid"):
+    """How a run is trained. None leaves the value to the data: `resolve_settings` fills it in."""
 
     # Data
-    samples: int | None = _setting(
-        None, "Train on so many images, drawn by the seed; all of them if left out.", least=1
+    samples: Int | None = Field(
+        None, ge=1, description="Train on this many images, drawn by the seed; by default on all of them."
     )
-    validation: float = _setting(
-        0.0, "Set images apart to compare settings on: how many, or a share below 1. Never trained on.", least=0
+    validation: Float = Field(
+        0.0,
+        ge=0,
+        description="Images to hold out for comparing settings: a number, or a share below 1. Never trained on.",
     )
-    test: float = _setting(
-        0.2, "The same for the test, where the data has no test/ of its own; stratified by class.", least=0
+    test: Float = Field(
+        0.2, ge=0, description="The same for testing, for data without a test split; stratified by class."
     )
-    size: int | None = _setting(
-        None, "Height and width in pixels; if left out, what suits encoder and images.", least=1
+    size: Int | None = Field(
+        None, ge=1, description="Height and width in pixels; by default what suits encoder and images."
     )
-    fit: str = _setting("crop", "How images of other shapes come to that size.", FITS)
-    skip_bad: bool = _setting(False, "Leave files out that cannot be read as images, and say which.")
+    fit: Literal["crop", "pad", "stretch"] = Field("crop", description="How images of other shapes are resized.")
+    skip_bad: Flag = Field(False, description="Skip files that cannot be read as images, and report them.")
 
     # Model
-    encoder: str | None = _setting(
+    encoder: Text | None = Field(
         None,
-        "small, tiny, resnet18, mobilenet_v2, efficientnet_b0, googlenet, densenet, shufflenet_v2, or timm:NAME. "
-        "If left out, and the recipe names none: resnet18 on a GPU; on a CPU small, or tiny for images up to 16x16.",
+        description="small, tiny, resnet18, mobilenet_v2, efficientnet_b0, googlenet, densenet, shufflenet_v2, or "
+        "timm:NAME. By default the recipe's, or resnet18 on a GPU; on a CPU small, or tiny for images up to 16x16.",
     )
-    variant: str = _setting("memory_wrap", "The last layer.", VARIANTS)
-    head: str = _setting("mlp", "What follows the attention: the paper's mlp, or linear.", HEADS)
-    project: int | None = _setting(None, "Dimensions that encodings are mapped to before the attention.", least=1)
-    pretrained: bool = _setting(False, "Start from timm's pretrained weights (timm:NAME only).")
-    weights: str | None = _setting(None, "A file of such weights, instead of a download.")
-    freeze: bool = _setting(False, "Train the last layer alone; the encoder stays as it is.")
+    variant: Variant = Field("memory_wrap", description="The last layer.")
+    head: Literal["mlp", "linear"] = Field("mlp", description="What follows the attention: the paper's mlp, or linear.")
+    project: Int | None = Field(
+        None, ge=1, description="Dimensions that encodings are projected to before the attention."
+    )
+    pretrained: Flag = Field(False, description="Start from timm's pretrained weights (timm:NAME only).")
+    weights: Text | None = Field(None, description="A file of pretrained weights, instead of a download.")
+    freeze: Flag = Field(False, description="Train the last layer only; the encoder stays as it is.")
 
     # Memory
-    memory: str | None = _setting(
+    memory: Literal["random", "balanced", "batch"] | None = Field(
         None,
-        "Where a training step takes its memory from: a random draw (the paper), a draw balanced by class, or the "
-        "batch, each half the memory of the other. If left out: the batch where it has a few images of each class.",
-        MEMORIES,
+        description="The memory of a training step: a random draw (the paper), a draw balanced by class, or the batch, "
+        "each half the memory of the other. By default the batch if it holds a few images of each class.",
     )
-    memory_size: int | None = _setting(
-        None, "How many images a drawn memory holds, in training and in evaluation; up to 100 if left out.", least=1
+    memory_size: Int | None = Field(
+        None, ge=1, description="Images in a drawn memory, in training and in evaluation; by default up to 100."
     )
-    remember: int | None = _setting(
-        None, "How many training images the finished model keeps as its memory; up to 100 if left out.", least=1
+    remember: Int | None = Field(
+        None, ge=1, description="Training images that the finished model keeps as its memory; by default up to 100."
     )
 
     # Training
-    epochs: int | None = _setting(None, "Passes over the training images; more for fewer images if left out.", least=1)
-    batch_size: int | None = _setting(None, "Images in a step; up to 128, fewer for small data, if left out.", least=1)
-    optimizer: str = _setting("sgd", "sgd with Nesterov momentum, or adamw.", OPTIMIZERS)
-    lr: float = _setting(0.1, "The highest learning rate.", least=0)
-    momentum: float = _setting(0.9, "Of sgd.", least=0)
-    weight_decay: float = _setting(2e-3, "On all parameters.", least=0)
-    clip: float = _setting(1.0, "Gradients longer than this are shortened to it; 0 leaves them.", least=0)
-    schedule: str = _setting("cosine", "How the learning rate falls.", SCHEDULES)
-    drops: tuple[float, ...] = _setting(
-        (), "With the schedule steps: after which shares of the epochs the rate falls to a tenth, as 0.5,0.75."
+    epochs: Int | None = Field(
+        None, ge=1, description="Passes over the training images; by default more for fewer images."
     )
-    warmup: float = _setting(0.15, "The share of all steps over which the rate rises from zero.", least=0)
-    label_smoothing: float = _setting(0.1, "How much of each label is spread over all classes.", least=0)
-    augment: tuple[str, ...] | None = _setting(
+    batch_size: Int | None = Field(
+        None, ge=1, description="Images in a step; by default up to 128, fewer for small data."
+    )
+    optimizer: Literal["sgd", "adamw"] = Field("sgd", description="sgd with Nesterov momentum, or adamw.")
+    lr: Float = Field(0.1, ge=0, description="The highest learning rate.")
+    momentum: Float = Field(0.9, ge=0, lt=1, description="Of sgd.")
+    weight_decay: Float = Field(2e-3, ge=0, description="On all parameters.")
+    clip: Float = Field(1.0, ge=0, description="Largest norm of the gradients; 0 does not clip.")
+    schedule: Literal["cosine", "steps", "constant"] = Field("cosine", description="How the learning rate falls.")
+    drops: Floats = Field(
+        (),
+        description="For the schedule steps: shares of the epochs after which the rate falls to a tenth, as 0.5,0.75.",
+    )
+    warmup: Float = Field(0.15, ge=0, lt=1, description="Share of all steps over which the rate rises from zero.")
+    label_smoothing: Float = Field(0.1, ge=0, lt=1, description="Share of each label that is spread over all classes.")
+    augment: Augmentations | None = Field(
         None,
-        f"Random changes to training images, as shift,flip; of {', '.join(AUGMENTATIONS)}, or none. "
-        "If left out: all, without flip for classes that are single letters or digits.",
-        (*AUGMENTATIONS, "none"),
+        description=f"Random changes to training images, as shift,flip; of {', '.join(AUGMENTATIONS)}, or none. "
+        "By default all, without flip for classes that are single letters or digits.",
     )
-    mean: tuple[float, ...] | None = _setting(None, "For normalisation, by channel; measured if left out.")
-    std: tuple[float, ...] | None = _setting(None, "Likewise.")
-    precision: str = _setting("auto", "auto is bf16 on GPUs that have it and fp32 elsewhere.", PRECISIONS)
-    seed: int = _setting(0, "Decides every random choice; the same seed gives the same run.", least=0)
+    mean: Floats | None = Field(None, description="For normalisation, by channel; by default measured.")
+    std: Floats | None = Field(None, description="For normalisation, by channel; by default measured.")
+    precision: Literal["auto", "fp32", "bf16"] = Field(
+        "auto", description="auto is bf16 on GPUs that support it and fp32 elsewhere."
+    )
+    seed: Int = Field(0, ge=0, description="Decides every random choice; the same seed gives the same run.")
 
-    def __post_init__(self) -> None:
-        for known, own in zip(fields(Settings), fields(self), strict=True):
-            value = _as_declared(known, getattr(self, known.name), optional=type(None) in get_args(own.type))
-            object.__setattr__(self, known.name, value)
-        _check_together(self)
+    def __init__(self, **given: Any) -> None:
+        try:
+            super().__init__(**given)
+        except ValidationError as error:
+            raise SettingsError(describe(error)) from error
+
+    @field_validator("augment")
+    @classmethod
+    def _resolve_none(cls, augment: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if augment is None or "none" not in augment:
+            return augment
+        if len(augment) > 1:
+            raise ValueError(f"is {', '.join(augment)}; expected none, or some without none")
+        return ()
+
+    @field_validator("drops")
+    @classmethod
+    def _check_drops(cls, drops: tuple[float, ...]) -> tuple[float, ...]:
+        if not all(0 < share < 1 for share in drops):
+            raise ValueError(f"are {drops}; expected shares of the epochs between 0 and 1")
+        return drops
+
+    @field_validator("validation", "test")
+    @classmethod
+    def _check_amount(cls, amount: float) -> float:
+        if amount > 1 and amount != int(amount):
+            raise ValueError(f"is {amount}; expected a whole number of images, or a share below 1")
+        return amount
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        if self.schedule == "steps" and not self.drops:
+            raise ValueError("schedule is steps, but there are no drops; expected some, as in drops: [0.5, 0.75]")
+        if (self.mean is None) != (self.std is None):
+            raise ValueError("only one of mean and std is given; expected both or neither")
+        if (self.pretrained or self.weights) and not (self.encoder or "").startswith("timm:"):
+            raise ValueError(
+                f"encoder is {self.encoder}, which has no pretrained weights; "
+                "expected timm:NAME, as in --encoder timm:resnet18 --pretrained"
+            )
+        return self
+
+    def replace(self, **changes: Any) -> Self:
+        """A validated copy with some settings changed."""
+        return type(self)(**{**dict(self), **changes})
 
 
-@dataclass(frozen=True)
-class ResolvedSettings(Settings):
-    """Settings that leave nothing to the data."""
+class ResolvedSettings(Settings, frozen=True):
+    """Settings in which nothing is left to the data."""
 
-    encoder: str = "resnet18"
-    memory: str = "random"
-    memory_size: int = 100
-    remember: int = 100
-    epochs: int = 1
-    batch_size: int = 128
-    augment: tuple[str, ...] = ()
-
-
-TYPES: dict[str, Any] = get_type_hints(Settings)
+    encoder: Text = "resnet18"
+    memory: Literal["random", "balanced", "batch"] = "random"
+    memory_size: Int = Field(100, ge=1)
+    remember: Int = Field(100, ge=1)
+    epochs: Int = Field(1, ge=1)
+    batch_size: Int = Field(128, ge=1)
+    augment: Augmentations = ()
 
 
 def with_changes(settings: Settings, changes: Mapping[str, Any], where: str) -> Settings:
-    """The settings with some of them changed, by name. where: what the changes come from, for the error."""
-    known = [each.name for each in fields(Settings)]
+    """The settings with some of them changed, by name. where: the origin of the changes, for the error."""
+    known = list(Settings.model_fields)
     for name in changes:
         if name not in known:
             close = difflib.get_close_matches(str(name), known, n=1)
             hint = f"did you mean {close[0]}? Known" if close else "known"
             raise SettingsError(f"{where}: there is no setting {name!r}; {hint} are {', '.join(known)}")
     try:
-        return dataclasses.replace(settings, **changes)
+        return settings.replace(**changes)
     except SettingsError as error:
         raise SettingsError(f"{where}: {error}") from error
 
 
-# What has an effect only with one value of another setting.
+# Settings that have an effect only with some values of another one.
 _ONLY_WITH = {
     "drops": ("schedule", ("steps",)),
     "momentum": ("optimizer", ("sgd",)),
@@ -143,109 +197,30 @@ _ONLY_WITH = {
 
 
 def without_effect(settings: Settings, given: Iterable[str]) -> list[str]:
-    """Which of the settings that were given, by name, change nothing beside the others, and why."""
-    defaults = {each.name: each.default for each in fields(Settings)}
+    """Which of the given settings, by name, change nothing because of another one."""
     return [
         f"{name} has no effect with {other} {getattr(settings, other)}"
         for name, (other, values) in _ONLY_WITH.items()
-        if name in given and getattr(settings, other) not in values and getattr(settings, name) != defaults[name]
+        if name in given
+        and getattr(settings, other) not in values
+        and getattr(settings, name) != Settings.model_fields[name].default
     ]
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """The settings that a YAML file or a run's run.json gives, by name, and a recipe if it names one."""
+    """The settings in a YAML file or a run's run.json, by name, and a recipe if it names one."""
     import yaml
 
     try:
         given = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read ({error})") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a ValueError: of bytes, numbers or dates
-        raise SettingsError(f"{path}: is no YAML file ({brief(error)})") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: bytes, numbers or dates
+        raise SettingsError(f"{path}: is not a YAML file ({brief(error)})") from error
     if given is None:
         return {}
-    if isinstance(given, dict) and isinstance(given.get("settings"), dict):  # a run's own record
+    if isinstance(given, dict) and isinstance(given.get("settings"), dict):  # a run.json
         return {**given["settings"], "recipe": given.get("recipe")}
     if not isinstance(given, dict):
         raise SettingsError(f"{path}: holds a {type(given).__name__}; expected lines such as 'epochs: 100'")
     return given
-
-
-def _as_declared(known: "dataclasses.Field[Any]", value: Any, optional: bool) -> Any:
-    """The value in its declared type, or an error that says what may be given."""
-    if value is None:
-        if optional:
-            return None
-        raise SettingsError(f"{known.name} is empty; expected {_expected(known)}")
-    kind = _kind(TYPES[known.name])
-    items = value if get_origin(kind) is tuple and isinstance(value, list | tuple) else (value,)
-    try:
-        converted = tuple(_scalar(item, get_args(kind)[0] if get_origin(kind) is tuple else kind) for item in items)
-    except (TypeError, ValueError, OverflowError):
-        raise SettingsError(f"{known.name} is {value!r}; expected {_expected(known)}") from None
-    choices, least = known.metadata["choices"], known.metadata["least"]
-    if (choices and not set(converted) <= set(choices)) or (
-        least is not None and not all(x >= least for x in converted)
-    ):
-        raise SettingsError(f"{known.name} is {value!r}; expected {_expected(known)}")
-    return converted if get_origin(kind) is tuple else converted[0]
-
-
-def _kind(declared: Any) -> Any:
-    """A declared type without its None."""
-    if isinstance(declared, types.UnionType):
-        return next(each for each in get_args(declared) if each is not type(None))
-    return declared
-
-
-def _scalar(value: Any, kind: type) -> Any:
-    if kind is bool or isinstance(value, bool):
-        if kind is not bool or not isinstance(value, bool):
-            raise TypeError
-        return value
-    if kind is float:
-        number = float(value)  # YAML takes 1e-4 for a string
-        if number != number or number in (float("inf"), float("-inf")):
-            raise ValueError
-        return number
-    if not isinstance(value, kind):
-        raise TypeError
-    return value
-
-
-def _expected(known: "dataclasses.Field[Any]") -> str:
-    kind = _kind(TYPES[known.name])
-    several = get_origin(kind) is tuple
-    noun = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}[
-        get_args(kind)[0] if several else kind
-    ]
-    if known.metadata["choices"]:
-        noun = f"one of {', '.join(known.metadata['choices'])}"
-    if known.metadata["least"] is not None:
-        noun += f", at least {known.metadata['least']}"
-    return f"a list, each {noun}" if several else noun
-
-
-def _check_together(settings: Settings) -> None:
-    """What no single value can be blamed for."""
-    if settings.augment is not None and "none" in settings.augment:
-        if len(settings.augment) > 1:
-            raise SettingsError(f"augment is {', '.join(settings.augment)}; expected none, or some without none")
-        object.__setattr__(settings, "augment", ())
-    if settings.schedule == "steps" and not settings.drops:
-        raise SettingsError("schedule is steps, but there are no drops; expected some, as in drops: [0.5, 0.75]")
-    if not all(0 < share < 1 for share in settings.drops):
-        raise SettingsError(f"drops are {settings.drops}; expected shares of the epochs between 0 and 1")
-    if not settings.warmup < 1 or not settings.label_smoothing < 1 or not settings.momentum < 1:
-        raise SettingsError("warmup, label_smoothing and momentum are shares; expected values below 1")
-    if (settings.mean is None) != (settings.std is None):
-        raise SettingsError("mean and std go together; expected both or neither")
-    if (settings.pretrained or settings.weights) and not (settings.encoder or "").startswith("timm:"):
-        raise SettingsError(
-            f"encoder is {settings.encoder or 'left out'}, for which there are no pretrained weights; "
-            "expected timm:NAME, as in --encoder timm:resnet18 --pretrained"
-        )
-    for name in ("validation", "test"):
-        amount = getattr(settings, name)
-        if amount > 1 and amount != int(amount):
-            raise SettingsError(f"{name} is {amount}; expected a whole number of images, or a share below 1")

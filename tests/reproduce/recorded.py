@@ -34,7 +34,7 @@ def recorded(task: Task = TASK, accuracy: float = 0.6, **changes: Any) -> Record
     """What such a run would have left."""
     record = Record(
         task=task,
-        settings=replace(resolve_settings(settings_of(task), task.samples or 67257, DIGITS), precision="fp32"),
+        settings=resolve_settings(settings_of(task), task.samples or 67257, DIGITS).replace(precision="fp32"),
         images=Images(task.data, "f00d", 73257, 26032),
         subset="5e7",
         origin=ORIGIN,

@@ -166,7 +166,7 @@ TOO_MUCH = {"explanation_accuracy": {"mean": 2.0}}
         (with_value(7, "date"), r"is damaged \(TypeError: date is a int\)$"),
         (with_value("x", "metrics"), "is damaged"),
         (with_value("wrapped", "task", "variant"), "is damaged .*variant is 'wrapped'"),
-        (with_value("much", "settings", "lr"), "is damaged .*lr is 'much'; expected a number"),
+        (with_value("much", "settings", "lr"), "is damaged .*lr is 'much'"),
         (with_value(-1, "seconds", "training"), "has -1 seconds of training$"),
         (with_value(1, "task", "colour"), "is damaged .*colour"),
         (with_value([1], "task", "samples"), r"is damaged \(TypeError: task.samples is \[1\]\)$"),
@@ -225,7 +225,7 @@ def test_lines_that_hold_anything_are_told_and_passed_over(line: bytes, path: Pa
     ],
 )
 def test_a_run_of_other_settings_is_no_part_of_the_paper_s_table(name: str, value: Any, why: str, path: Path) -> None:
-    append(path, replace(recorded(), settings=replace(recorded().settings, **{name: value})))
+    append(path, replace(recorded(), settings=recorded().settings.replace(**{name: value})))
     found = read([path])
     assert found.results == {}
     (problem,) = found.problems
@@ -244,19 +244,19 @@ def test_an_accuracy_that_its_confusions_do_not_have_is_told(path: Path) -> None
 def test_all_samples_are_not_any_number_of_them(path: Path) -> None:
     task = replace(TASK, samples=None)
     append(path, recorded(task))
-    append(path, replace(recorded(replace(task, seed=4)), settings=replace(recorded().settings, samples=1000, seed=4)))
+    append(path, replace(recorded(replace(task, seed=4)), settings=recorded().settings.replace(samples=1000, seed=4)))
     assert list(read([path]).results) == [task]
 
 
 def test_either_precision_will_do(path: Path) -> None:
-    append(path, replace(recorded(), settings=replace(recorded().settings, precision="bf16")))
+    append(path, replace(recorded(), settings=recorded().settings.replace(precision="bf16")))
     assert list(read([path]).results) == [TASK]
 
 
 def test_other_settings_may_be_asked_for(path: Path) -> None:
-    settings = replace(recorded().settings, epochs=1)
+    settings = recorded().settings.replace(epochs=1)
     append(path, replace(recorded(), settings=settings))
-    asked = Settings(**{name: getattr(settings, name) for name in settings.__dataclass_fields__})
+    asked = Settings(**dict(settings))
     assert list(read([path], lambda _: asked).results) == [TASK]
 
 

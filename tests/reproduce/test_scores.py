@@ -1,7 +1,5 @@
 """Memories of which as few images were trained on as in the paper, where there are fewer images than it had."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
@@ -37,7 +35,7 @@ def test_the_share_by_hand() -> None:
 @pytest.mark.parametrize("published", [1800, 3000])
 def test_scores_are_those_of_memories_with_so_few_trained_images(published: int) -> None:
     data = digits()
-    splits, trainer = new_training(data, replace(SETTINGS, samples=800, epochs=2))
+    splits, trainer = new_training(data, SETTINGS.replace(samples=800, epochs=2))
     for _ in trainer.run():
         pass
     model, size = trainer.model.eval(), 8
@@ -63,7 +61,7 @@ def test_scores_are_those_of_memories_with_so_few_trained_images(published: int)
 @pytest.mark.parametrize(("memory_size", "enough"), [(159, True), (160, False)])
 def test_memories_are_not_drawn_from_few_more_images_than_they_have(memory_size: int, enough: bool) -> None:
     data = digits()
-    splits, trainer = new_training(data, replace(SETTINGS, samples=200, epochs=1, memory_size=memory_size))
+    splits, trainer = new_training(data, SETTINGS.replace(samples=200, epochs=1, memory_size=memory_size))
     assert len(splits.rest) == 1517, "of which 80 of 200 are a twentieth, as 200 of 4000 are: 1597 images"
     found = metrics_of(trainer.model.eval(), data, splits, trainer.settings, published_images=4000)["drawn"]
     assert ("published_share" in found) is enough

@@ -9,7 +9,6 @@ import shutil
 import signal
 import sys
 import time
-from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -126,7 +125,7 @@ def test_a_run_killed_at_random_moments_ends_as_if_it_had_not_been(tmp_path: Pat
 
 # At every moment that changes the disk
 
-SHORT = replace(SETTINGS, samples=16, epochs=2)  # two steps, each the last of an epoch
+SHORT = SETTINGS.replace(samples=16, epochs=2)  # two steps, each the last of an epoch
 
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir")

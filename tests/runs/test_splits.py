@@ -2,7 +2,6 @@
 
 import json
 import re
-from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -100,7 +99,7 @@ def test_variant_encoder_and_training_do_not_matter() -> None:
     data, settings = data_of(LABELS), Settings(test=30, validation=20, samples=10, seed=3)
     expected = lists(split(data, settings))
     for variant in VARIANTS:
-        other = replace(settings, variant=variant, encoder="tiny", epochs=7, memory_size=5, batch_size=4, lr=0.3)
+        other = settings.replace(variant=variant, encoder="tiny", epochs=7, memory_size=5, batch_size=4, lr=0.3)
         assert lists(split(data, other)) == expected
 
 

@@ -1,6 +1,5 @@
 """Recipes: the paper's value by value, and what the data decides where a recipe leaves it open."""
 
-import dataclasses
 from typing import Any
 
 import pytest
@@ -76,17 +75,17 @@ BY_DATA: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", BY_DATA)
 def test_the_paper_s_recipes_value_by_value(name: str) -> None:
-    assert dataclasses.asdict(recipe(name)) == {**PAPER, **BY_DATA[name]}
+    assert dict(recipe(name)) == {**PAPER, **BY_DATA[name]}
 
 
 @pytest.mark.parametrize("name", BY_DATA)
 @pytest.mark.parametrize("images", [1000, 67_257])
 def test_the_data_change_nothing_of_the_paper_s_recipes(name: str, images: int) -> None:
-    assert dataclasses.asdict(resolve_settings(recipe(name), images, DIGITS)) == dataclasses.asdict(recipe(name))
+    assert dict(resolve_settings(recipe(name), images, DIGITS)) == dict(recipe(name))
 
 
 def test_an_unknown_recipe_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(SettingsError, match="there is no recipe 'mnist'; there are default, finetune, frozen, svhn"):
+    with pytest.raises(SettingsError, match=r"'mnist'.* default, finetune, frozen, svhn"):
         recipe("mnist")
 
 

@@ -3,7 +3,7 @@
 import gc
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -93,7 +93,7 @@ class BenchContext:
         own = {"encoder": encoder, "batch_size": amounts.batch, "memory_size": amounts.memory, "validation": 0}
         settings = with_changes(recipe("svhn"), {**own, **changes}, "bench")
         final = resolve_settings(settings, amounts.images, NAMES)
-        return replace(final, precision=precision_on(self.device, final.precision))
+        return final.replace(precision=precision_on(self.device, final.precision))
 
     def model(self, settings: ResolvedSettings) -> Model:
         """A new one, on the device."""

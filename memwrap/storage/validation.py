@@ -1,0 +1,83 @@
+"""Stored and sent data as pydantic models, and their validation errors as errors of memwrap."""
+
+import json
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from memwrap.errors import MemwrapError
+from memwrap.version import __version__
+
+
+class Record(BaseModel):
+    """Base of everything that is stored or sent: immutable, and unknown or missing fields are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=True)
+
+
+_R = TypeVar("_R", bound=BaseModel)
+
+
+def parse(kind: type[_R], content: Any, error: type[MemwrapError], where: object) -> _R:
+    """Validate JSON content that was read from `where`; what is wrong with it becomes the given kind of error."""
+    try:
+        # By way of JSON, as its arrays become tuples even in strict mode.
+        return kind.model_validate_json(json.dumps(content))
+    except (ValidationError, ValueError, TypeError) as problem:
+        detail = describe(problem) if isinstance(problem, ValidationError) else str(problem)
+        raise error(f"{where}: is damaged or incomplete: {detail}") from problem
+
+
+def read_json(path: Path, error: type[MemwrapError]) -> dict[str, Any]:
+    """The JSON object in a file; FileNotFoundError and NotADirectoryError are left to the caller."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        raise
+    except (OSError, ValueError, RecursionError) as problem:
+        raise error(f"{path}: cannot be read ({problem}); the file is damaged") from problem
+    if not isinstance(content, dict):
+        raise error(f"{path}: holds a {type(content).__name__}; expected a JSON object")
+    return content
+
+
+def check_format(path: Path, content: dict[str, Any], name: str, newest: int, error: type[MemwrapError]) -> None:
+    """Raise an error unless the content is of this format, in a version that can be read here."""
+    if content.get("format") != name:
+        raise error(f"{path}: its field 'format' is {content.get('format')!r}; expected {name!r}")
+    version = content.get("format_version")
+    if type(version) is not int or version < 1:
+        raise error(f"{path}: has format version {version!r}; expected a number from 1: the file is damaged")
+    if version > newest:
+        raise error(
+            f"{path}: has format version {version}, written by memwrap {content.get('memwrap')}; memwrap "
+            f"{__version__} reads up to version {newest}: install a newer memwrap"
+        )
+
+
+def describe(error: ValidationError) -> str:
+    """What was given and what was expected, for the first field that is wrong."""
+    first = error.errors(include_url=False)[0]
+    name = _name(first["loc"])
+    match first["type"]:
+        case "missing":
+            return f"{name} is missing"
+        case "extra_forbidden":
+            return f"{name} is unknown"
+        case "value_error" | "assertion_error":
+            problem = str(first["ctx"]["error"])
+            if not name:
+                return problem
+            return f"{name} {problem}" if problem.startswith(("is ", "are ")) else f"{name}: {problem}"
+    expected = first["msg"].removeprefix("Input should be ")
+    given = repr(first["input"])
+    return f"{name} is {given if len(given) <= 200 else given[:200] + '...'}; expected {expected}"
+
+
+def _name(location: tuple[int | str, ...]) -> str:
+    """("data", "warnings", 3) -> "data.warnings[3]" """
+    name = ""
+    for part in location:
+        name += f"[{part}]" if isinstance(part, int) else f".{part}" if name else part
+    return name
