@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from memwrap.fused.side_by_side import SideBySide
+from memwrap.fused import FusedEngine
 from memwrap.metrics import mean_and_spread
 from memwrap.reproduce.records import origin_of
 from memwrap.runs.data import data_for
@@ -87,7 +87,7 @@ def side_by_side(asked: Asked, folder: Path, variants: list[str], seeds: range) 
             changes = {"encoder": asked.encoder, "samples": asked.samples, "variant": variant, "seed": seed}
             settings = with_changes(chosen, changes, "benchmarks/recipes.py")
             runs.append(begin(folder / f"{variant}-{seed}", data, settings, asked.recipe, device))
-        failures = SideBySide().train([run.trainer for run in runs])
+        failures = FusedEngine().train([run.trainer for run in runs])
         seconds = (time.monotonic() - begun) / len(runs)
         for seed, run, failure in zip(seeds, runs, failures, strict=True):
             if failure is not None:

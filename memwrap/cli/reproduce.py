@@ -147,11 +147,11 @@ def means_for(device: torch.device) -> RunConfig:
     """How runs are made on a device."""
     if not gpu.kernels_run_on(device):
         return RunConfig(Loop(), "loop", device)
-    from memwrap.fused.side_by_side import SideBySide
+    from memwrap.fused import FusedEngine
 
     encode = partial(encode_all, at_once=ENCODED_AT_ONCE)
     room = torch.cuda.get_device_properties(device).total_memory // (GIB_OF_A_RUN << 30)
-    return RunConfig(SideBySide(), "graph", device, max(1, min(MOST_SIDE_BY_SIDE, room)), encode)
+    return RunConfig(FusedEngine(), "graph", device, max(1, min(MOST_SIDE_BY_SIDE, room)), encode)
 
 
 def step_teller() -> Callable[[int, int], None]:

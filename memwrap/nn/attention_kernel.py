@@ -1,4 +1,4 @@
-"""Attention over a small memory as one kernel: torch takes some twenty, each shorter than what it costs to start it."""
+"""Attention over a small memory in one Triton kernel. torch launches about twenty, each shorter than its launch."""
 
 import torch
 import triton
@@ -7,28 +7,28 @@ from torch import Tensor
 
 from memwrap.nn.gpu import LAUNCH_OPTIONS
 
-_INPUTS = 16  # that a program takes
-# Numbers of encodings at a time, and the warps that share them, for up to 128 samples and for more: on an H200.
-# With longer tiles, or more stages, 512 samples would not fit into the shared memory of smaller GPUs.
-_OF_FEW = {"length": 64, "warps": 4}
-_OF_MORE = {"length": 32, "warps": 8}
+_INPUTS = 16  # per program
+# Features per tile and warps, for up to 128 samples and for more; measured on an H200. With longer tiles or more
+# stages, 512 samples would not fit into the shared memory of smaller GPUs.
+_UP_TO_128 = {"length": 64, "warps": 4}
+_MORE = {"length": 32, "warps": 8}
 _STAGES = 2
 
 
 def weights_and_queries(
     queries: Tensor, keys: Tensor, key_scales: Tensor, epsilon: float, with_queries: bool
 ) -> tuple[Tensor, Tensor]:
-    """Sparsemax of cosine similarities, (B, M), or (B, M + D) with the queries behind it; and one over their lengths.
+    """Sparsemax of cosine similarities (B, M), or with the queries appended (B, M + D); and 1 / norm of queries (B,)
 
-    queries (B, D), keys (M, D), key_scales (M,), one over the keys' lengths: float32. epsilon: under the root of a
-    squared length. NaN in a query gives NaN. The memory is small: a program holds the scores of all of it.
+    queries (B, D), keys (M, D), key_scales (M,) = 1 / norm of each key: float32. epsilon: added to squared norms. NaN
+    in a query gives NaN weights. The memory must be small: a program holds the scores of all samples.
     """
     (inputs, length), samples = queries.shape, len(keys)
     queries, keys, key_scales = queries.contiguous(), keys.contiguous(), key_scales.contiguous()
     joined = torch.empty(inputs, samples + length * with_queries, device=queries.device, dtype=torch.float32)
     scales = torch.empty(inputs, device=queries.device, dtype=torch.float32)
     block_m = max(16, triton.next_power_of_2(samples))
-    tile = _OF_FEW if block_m <= 128 else _OF_MORE
+    tile = _UP_TO_128 if block_m <= 128 else _MORE
     _attend[(triton.cdiv(inputs, _INPUTS),)](
         queries,
         keys,
@@ -68,8 +68,8 @@ def _attend(
 ):
     row = tl.program_id(0) * BLOCK_B + tl.arange(0, BLOCK_B)
     sample = tl.arange(0, BLOCK_M)
-    there, known = row < inputs, sample < samples
-    row = row.to(tl.int64)  # of inputs there may be very many
+    exists, known = row < inputs, sample < samples
+    row = row.to(tl.int64)  # row * width may exceed 32 bits
     width = samples
     if WITH_QUERIES:
         width += length
@@ -79,7 +79,7 @@ def _attend(
     for start in range(0, length, BLOCK_D):
         place = start + tl.arange(0, BLOCK_D)
         inside = place < length
-        mask = there[:, None] & inside[None, :]
+        mask = exists[:, None] & inside[None, :]
         query = tl.load(queries + row[:, None] * length + place[None, :], mask=mask, other=0.0)
         if WITH_QUERIES:
             tl.store(own + samples + place[None, :], query, mask=mask)
@@ -89,12 +89,12 @@ def _attend(
         )
         scores = tl.dot(query, key, scores, input_precision="tf32x3")
     scale = 1.0 / tl.sqrt(tl.sum(squares, axis=1) + epsilon)
-    tl.store(scales + row, scale, mask=there)
+    tl.store(scales + row, scale, mask=exists)
     of_keys = tl.load(key_scales + sample, mask=known, other=0.0)
     scores = tl.where(known[None, :], scores * scale[:, None] * of_keys[None, :], -float("inf"))
     scores -= tl.max(scores, axis=1)[:, None]
-    # The scores above a threshold set the next one; it grows until none of them lies below it. They only ever become
-    # fewer, so that rounding cannot keep this going.
+    # Sparsemax by fixed-point iteration (Michelot 1986): the scores above the threshold give the next threshold. The
+    # support only shrinks, so the loop ends whatever rounding does.
     used = tl.zeros((BLOCK_B, BLOCK_M), tl.int1) | known[None, :]
     count = tl.sum(used.to(tl.int32), axis=1)
     threshold = (tl.sum(tl.where(used, scores, 0.0), axis=1) - 1) / count.to(tl.float32)
@@ -106,5 +106,5 @@ def _attend(
         fewer = tl.sum(count - left, axis=0) > 0
         count = left
     weights = tl.where(used, scores - threshold[:, None], 0.0)
-    weights = tl.where(scores == scores, weights, scores)  # what is no number stays that
-    tl.store(own + sample[None, :], weights, mask=there[:, None] & known[None, :])
+    weights = tl.where(scores == scores, weights, scores)  # NaN stays NaN
+    tl.store(own + sample[None, :], weights, mask=exists[:, None] & known[None, :])

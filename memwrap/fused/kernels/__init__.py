@@ -1,1 +1,1 @@
-"""Kernels in Triton for what torch's own leave of the time of small encoders."""
+"""Triton kernels for the operations that torch is slow at in small convolutional networks."""

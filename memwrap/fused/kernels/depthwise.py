@@ -1,9 +1,9 @@
-"""Depthwise convolutions in training, for maps in torch's channels_last layout, with the normalisation before them.
+"""Depthwise convolutions in training mode, fused with the normalisations around them, for maps in channels_last.
 
-Each number of the maps is multiplied a handful of times, so time goes where bytes go; torch's kernels for them reach a
-small part of what the memory can give. A convolution normalises and activates what it reads, so that nobody has to
-write that down; it adds up what the normalisation after it needs; and on the way back it adds up what the one before it
-needs. The batch may consist of several runs, each with weights of its own.
+A depthwise convolution is bound by memory bandwidth, of which torch's kernels reach a small part. Here the forward pass
+normalises and activates the maps as it reads them, so they are not written, and sums the moments that the next
+normalisation needs. The backward pass sums what the gradient of the previous normalisation needs. The batch may hold
+several runs, each with its own weights.
 """
 
 from typing import Any
@@ -13,24 +13,32 @@ import triton
 from torch import Tensor
 
 from memwrap.errors import InputError
-from memwrap.fused.kernels.blocks import images_of_each, in_rows
-from memwrap.fused.kernels.normalisation import (
+from memwrap.fused.kernels.batch_norm import (
     ACTIVATIONS,
-    Split,
+    RowGrid,
     Sums,
-    applied,
-    checked_first,
-    gradients_of,
-    resolve_settings,
+    batch_norm_backward,
+    check_arguments,
+    compute_statistics,
+    normalise,
 )
-from memwrap.fused.kernels.norms import Norm
-from memwrap.fused.kernels.streams import at_once
-from memwrap.fused.kernels.strips import Seen, convolve, convolve_with_moments, go_back, merged
+from memwrap.fused.kernels.depthwise_kernels import (
+    ConvInput,
+    convolve,
+    convolve_backward,
+    convolve_with_moments,
+    merge_weight_gradient,
+)
+from memwrap.fused.kernels.norm import Norm
+from memwrap.fused.kernels.streams import run_concurrently
+from memwrap.fused.kernels.tiling import images_per_run, to_channels_last
 
 
 def depthwise(maps: Tensor, weight: Tensor, stride: int = 1) -> Tensor:
-    """maps (S * N, C, H, W) in channels_last: S runs of N images each; weight (S, C, 1, K, K), K 3 or 5, padded by
-    K // 2; stride 1 or 2 -> (S * N, C, H / stride, ...)"""
+    """maps (S * N, C, H, W) in channels_last, weight (S, C, 1, K, K) -> (S * N, C, ceil(H / stride), ceil(W / stride))
+
+    S runs of N images each. K is 3 or 5, the padding K // 2, the stride 1 or 2.
+    """
     _check(maps, weight, stride)
     out: Tensor = _Depthwise.apply(maps, weight, stride)
     return out
@@ -39,13 +47,12 @@ def depthwise(maps: Tensor, weight: Tensor, stride: int = 1) -> Tensor:
 def normalised_depthwise(
     maps: Tensor, norm: Norm, activation: str, first: int | None, kernel: Tensor, stride: int
 ) -> tuple[Tensor, Sums]:
-    """`depthwise` of what `batch_norm` makes of the maps, kernel (S, C, 1, K, K); and its moments, for the `batch_norm`
-    after that."""
+    """`depthwise(batch_norm(maps), kernel)`, kernel (S, C, 1, K, K), and its moments for the next `batch_norm`."""
     _check(maps, kernel, stride)
     runs = len(norm.weight)
     if len(kernel) != runs:
-        raise InputError(f"kernels of {len(kernel)} runs after a normalisation of {runs}; expected as many")
-    first = checked_first(maps, norm, activation, first)
+        raise InputError(f"kernels of {len(kernel)} runs after a normalisation of {runs} runs; expected {runs}")
+    first = check_arguments(maps, norm, activation, first)
     found: tuple[Tensor, Sums] = _NormalisedDepthwise.apply(
         maps, norm.weight, norm.bias, norm, ACTIVATIONS[activation], first, kernel, stride
     )
@@ -64,19 +71,19 @@ def _check(maps: Tensor, weight: Tensor, stride: int) -> None:
 class _Depthwise(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, maps: Tensor, weight: Tensor, stride: int) -> Tensor:
-        maps, taps = in_rows(maps), _taps_first(weight)
+        maps, taps = to_channels_last(maps), _taps_first(weight)
         ctx.save_for_backward(maps, weight, taps)
         ctx.stride = stride
-        out = _empty_result(maps, stride)
-        convolve(Seen(maps, images_of_each(maps, len(taps))), taps, out, stride)
+        out = _empty_output(maps, stride)
+        convolve(ConvInput(maps, images_per_run(maps, len(taps))), taps, out, stride)
         return out
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
         maps, weight, taps = ctx.saved_tensors
-        seen = Seen(maps, images_of_each(maps, len(taps)))
-        of_maps, of_taps, _ = go_back(in_rows(gradients[0]), seen, taps, ctx.stride)
-        return of_maps, merged(of_taps, weight), None
+        source = ConvInput(maps, images_per_run(maps, len(taps)))
+        of_maps, of_taps, _ = convolve_backward(to_channels_last(gradients[0]), source, taps, ctx.stride)
+        return of_maps, merge_weight_gradient(of_taps, weight), None
 
 
 class _NormalisedDepthwise(torch.autograd.Function):
@@ -92,28 +99,28 @@ class _NormalisedDepthwise(torch.autograd.Function):
         kernel: Tensor,
         stride: int,
     ) -> tuple[Tensor, Sums]:
-        maps, weight, bias, taps = in_rows(maps), weight.contiguous(), bias.contiguous(), _taps_first(kernel)
-        split = Split.of(maps, len(weight), first)
-        statistics = resolve_settings(maps, split, norm._replace(weight=weight, bias=bias))
+        maps, weight, bias, taps = to_channels_last(maps), weight.contiguous(), bias.contiguous(), _taps_first(kernel)
+        grid = RowGrid.of(maps, len(weight), first)
+        statistics = compute_statistics(maps, grid, norm._replace(weight=weight, bias=bias))
         ctx.save_for_backward(maps, weight, statistics, kernel, taps)
-        ctx.split, ctx.activation, ctx.first, ctx.stride = split, activation, first, stride
-        seen = Seen(maps, first, statistics, activation)
+        ctx.grid, ctx.activation, ctx.first, ctx.stride = grid, activation, first, stride
+        source = ConvInput(maps, first, statistics, activation)
         if activation == ACTIVATIONS["silu"]:
-            # Which takes so long to compute that it is quicker to read what it gave, as a number is needed many times.
-            seen = Seen(applied(maps, split, statistics, activation), first)
-        out = _empty_result(maps, stride)
-        return out, convolve_with_moments(seen, taps, out, stride)
+            # Each value is used several times, and silu is slower to recompute than to read.
+            source = ConvInput(normalise(maps, grid, statistics, activation), first)
+        out = _empty_output(maps, stride)
+        return out, convolve_with_moments(source, taps, out, stride)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         maps, weight, statistics, kernel, taps = ctx.saved_tensors
-        seen = Seen(maps, ctx.first, statistics, ctx.activation)
-        passed, of_taps, sums = go_back(in_rows(gradients[0]), seen, taps, ctx.stride)
-        none = ACTIVATIONS["none"]  # is left to be passed
-        (of_maps, of_weight, of_bias), (of_kernel,) = at_once(
+        source = ConvInput(maps, ctx.first, statistics, ctx.activation)
+        passed, of_taps, sums = convolve_backward(to_channels_last(gradients[0]), source, taps, ctx.stride)
+        none = ACTIVATIONS["none"]  # `convolve_backward` has passed the activation
+        (of_maps, of_weight, of_bias), (of_kernel,) = run_concurrently(
             [
-                lambda: gradients_of(passed, maps, ctx.split, statistics, sums, weight, none),
-                lambda: (merged(of_taps, kernel),),
+                lambda: batch_norm_backward(passed, maps, ctx.grid, statistics, sums, weight, none),
+                lambda: (merge_weight_gradient(of_taps, kernel),),
             ],
             maps.device,
         )
@@ -121,14 +128,15 @@ class _NormalisedDepthwise(torch.autograd.Function):
 
 
 def _taps_first(weight: Tensor) -> Tensor:
-    """weight (S, C, 1, K, K) -> (S, K * K, C) in float32: one load brings a tap of neighbouring channels, as it does
-    numbers of the maps, and none has to be converted."""
+    """weight (S, C, 1, K, K) -> (S, K * K, C) in float32
+
+    A load brings one tap of neighbouring channels, in the layout of the maps and without a conversion.
+    """
     taps = weight.flatten(2).mT
     return taps.to(torch.float32, memory_format=torch.contiguous_format).contiguous()
 
 
-def _empty_result(maps: Tensor, stride: int) -> Tensor:
-    """Room for what comes out, in channels_last."""
+def _empty_output(maps: Tensor, stride: int) -> Tensor:
     count, channels, height, width = maps.shape
     shape = (count, channels, triton.cdiv(height, stride), triton.cdiv(width, stride))
     return torch.empty(shape, device=maps.device, dtype=maps.dtype, memory_format=torch.channels_last)

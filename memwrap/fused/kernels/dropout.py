@@ -1,6 +1,6 @@
-"""Dropout that draws from seeds which lie on the GPU: in a captured graph, each step has draws of its own.
+"""Dropout from seeds that lie on the GPU, so that each replay of a captured graph draws anew.
 
-The batch may consist of several runs, each with a seed of its own: what a run draws does not depend on the others.
+The batch may hold several runs, each with its own seed: the draws of a run do not depend on the others.
 """
 
 from typing import Any
@@ -10,19 +10,19 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from memwrap.fused.kernels.blocks import check_count, images_of_each
+from memwrap.fused.kernels.tiling import check_size, images_per_run
 from memwrap.nn.gpu import LAUNCH_OPTIONS
 
 _BLOCK = 1024
 
 
 def dropout(values: Tensor, share: float, seeds: Tensor, number: int) -> Tensor:
-    """Each value is zero with this probability, and scaled up otherwise. values (S * N, ...): S runs of N images each.
+    """Set values to zero with probability `share` and scale the others up. values (S * N, ...): S runs of N images.
 
-    seeds (S,), int64: what each run draws from. number: which layer asks.
+    seeds (S,), int64: one for each run. number: of the layer, so that layers draw differently from one seed.
     """
-    images_of_each(values, len(seeds))
-    check_count(values)
+    images_per_run(values, len(seeds))
+    check_size(values)
     out: Tensor = _Dropout.apply(values, share, seeds, number)
     return out
 
@@ -30,15 +30,15 @@ def dropout(values: Tensor, share: float, seeds: Tensor, number: int) -> Tensor:
 class _Dropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, share: float, seeds: Tensor, number: int) -> Tensor:
-        ctx.drawn = share, seeds.clone(), number  # the seeds' place holds others in the next step
-        return _masked(values, *ctx.drawn)
+        ctx.drawn = share, seeds.clone(), number  # the caller overwrites the seeds before the next step
+        return _apply_mask(values, *ctx.drawn)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
-        return _masked(gradients[0], *ctx.drawn), None, None, None
+        return _apply_mask(gradients[0], *ctx.drawn), None, None, None
 
 
-def _masked(values: Tensor, share: float, seeds: Tensor, number: int) -> Tensor:
+def _apply_mask(values: Tensor, share: float, seeds: Tensor, number: int) -> Tensor:
     values = values.contiguous()
     out = torch.empty_like(values)
     runs = len(seeds)
@@ -49,7 +49,7 @@ def _masked(values: Tensor, share: float, seeds: Tensor, number: int) -> Tensor:
 
 @triton.jit
 def _mask(values, out, seeds, number, count, share, BLOCK: tl.constexpr):
-    """Places are counted within a run, `count` of them: its draws are those it has when it is alone."""
+    """Positions are counted within a run, so that a run draws the same alone and among others."""
     run = tl.program_id(1)
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = place < count

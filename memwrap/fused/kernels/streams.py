@@ -1,4 +1,4 @@
-"""Work that does not fill a GPU by itself, or not to its end, done at the same time as other work."""
+"""Run small independent operations concurrently, on several CUDA streams."""
 
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -9,12 +9,12 @@ import torch
 T = TypeVar("T")
 
 
-def at_once(jobs: Sequence[Callable[[], T]], device: torch.device) -> list[T]:
-    """What each job gives. On a GPU, all but the first have a stream of their own, which begins and ends with the
-    caller's; the first is done on that itself.
+def run_concurrently(jobs: Sequence[Callable[[], T]], device: torch.device) -> list[T]:
+    """Call all jobs and return their results. On a GPU, each job after the first has its own stream.
 
-    So what a job allocates is used again by the next job of that stream alone, after all that the caller did with it;
-    as long as all callers are on one stream, or on streams that wait for each other.
+    These streams start after the caller's stream and are joined to it at the end. Memory that a job allocates is reused
+    only by later jobs of the same stream, which run after the caller has used it, as long as all callers share one
+    stream or wait for each other's.
     """
     if device.type != "cuda" or len(jobs) == 1:
         return [job() for job in jobs]
@@ -26,7 +26,7 @@ def at_once(jobs: Sequence[Callable[[], T]], device: torch.device) -> list[T]:
         for job, stream in zip(jobs[1:], others, strict=True):
             with torch.cuda.stream(stream):
                 results.append(job())
-    finally:  # else a failed capture would complain of streams, and not say what failed
+    finally:  # otherwise a failed capture reports streams that were not joined, instead of its cause
         for stream in others:
             current.wait_stream(stream)
     return results

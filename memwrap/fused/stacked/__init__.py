@@ -1,1 +1,1 @@
-"""The networks of several runs as one: weights lie along a new first axis, images one run after the other."""
+"""The networks of several runs as one: weights are stacked along a new first axis, images along the batch axis."""

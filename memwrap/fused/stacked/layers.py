@@ -1,8 +1,8 @@
-"""A network's layers with the weights of several runs, in place: what the network does with them stays.
+"""Replace the `forward` of a network's layers by versions that use the stacked weights of several runs.
 
-On a GPU, kernels do what would be slow there: normalisation with the activation after it, depthwise convolutions with
-the normalisations around them, the gathering of what the first convolution sees, means, gates, and dropout that draws
-from seeds on the device.
+The network's own code stays. On a GPU, Triton kernels replace what torch does slowly: batch normalisation with the
+activation after it, depthwise convolutions with the normalisations around them, im2col of the first convolution, global
+average pooling, squeeze-and-excitation, and dropout from seeds on the device.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,10 +15,10 @@ from memwrap.encoders.blocks import Classifier
 from memwrap.encoders.efficientnet import MobileBlock, SqueezeExcitation
 from memwrap.encoders.mobilenet import InvertedResidual
 from memwrap.encoders.resnet import ResidualBlock
-from memwrap.fused.kernels.norms import Norm
-from memwrap.fused.stacked import run_by_run
-from memwrap.fused.stacked.convolutions import convolution, pointwise
-from memwrap.fused.stacked.products import linear
+from memwrap.fused.kernels.norm import Norm
+from memwrap.fused.stacked import fallback
+from memwrap.fused.stacked.convolution import convolution, pointwise
+from memwrap.fused.stacked.linear import linear
 
 Layer = Callable[[Tensor], Tensor]
 Block = ResidualBlock | InvertedResidual | MobileBlock
@@ -29,42 +29,42 @@ _ACTIVATIONS: dict[type, str] = {nn.ReLU: "relu", nn.SiLU: "silu"}
 
 @dataclass
 class PassContext:
-    """What the layers are told of each pass.
+    """What the layers need to know about a forward pass.
 
-    seeds (S,), int64: what dropout draws from. first: how many of a run's images belong to the first part, if
-    the others have statistics of their own; None if there is one part.
+    seeds (S,), int64: for dropout. first: how many images of each run form the first batch for batch normalisation, the
+    others being the second; None if there is one batch.
     """
 
     seeds: Tensor
     first: int | None = None
-    used: set[str] = field(default_factory=set)  # the normalisations that have been in a pass
+    used: set[str] = field(default_factory=set)  # names of the normalisations that were called
 
 
-def stack_layers(network: nn.Module, values: Mapping[str, Tensor], told: PassContext, kernels: bool) -> None:
-    """Let the layers of a network, which `unstackable` finds nothing in, use stacked values, by their names."""
-    _Stacking(values, told, kernels).stack(network)
+def stack_layers(network: nn.Module, values: Mapping[str, Tensor], context: PassContext, kernels: bool) -> None:
+    """Let the layers of a network use stacked values (by name). `unsupported_layer(network)` must be None."""
+    _Stacker(values, context, kernels).stack(network)
 
 
 @dataclass(frozen=True)
-class _Stacking:
+class _Stacker:
     values: Mapping[str, Tensor]
-    told: PassContext
+    context: PassContext
     kernels: bool
 
     def stack(self, network: nn.Module) -> None:
-        """Layers first, then what brings several of them together."""
+        """Replace single layers first, then the containers that fuse several of them."""
         modules = list(network.named_modules())
         for number, (name, module) in enumerate(modules):
-            if (forward := self._stacked(number, name, module)) is not None:
+            if (forward := self._stacked_forward(number, name, module)) is not None:
                 module.forward = forward
         for name, module in modules:
             if self.kernels and isinstance(module, Block):
                 self._stack_block(name, module)
             elif isinstance(module, nn.Sequential):
-                module.forward = self._chain(_flat(name, module))  # type: ignore[method-assign]
+                module.forward = self._chain(_flatten(name, module))  # type: ignore[method-assign]
 
-    def _stacked(self, number: int, name: str, module: nn.Module) -> Layer | None:
-        """What a layer does with stacked values; None if it has none, and goes on as it is."""
+    def _stacked_forward(self, number: int, name: str, module: nn.Module) -> Layer | None:
+        """The stacked version of a layer; None if the layer has no values and stays as it is."""
         if isinstance(module, nn.Dropout):
             return self._dropout(module, number)
         if isinstance(module, nn.BatchNorm2d):
@@ -72,7 +72,7 @@ class _Stacking:
         if isinstance(module, nn.Conv2d | nn.Linear):
             return self._product(name, module)
         if isinstance(module, SqueezeExcitation | Classifier) and self.kernels:
-            return _with_means(module)
+            return _pooling_forward(module)
         return None
 
     def _product(self, name: str, layer: nn.Conv2d | nn.Linear) -> Layer:
@@ -80,7 +80,7 @@ class _Stacking:
         if isinstance(layer, nn.Linear):
             return lambda rows: linear(rows, weight, bias)
         if self.kernels and _is_depthwise(layer):
-            from memwrap.fused.kernels.depthwise import depthwise  # Triton is there where there is a GPU
+            from memwrap.fused.kernels.depthwise import depthwise  # Triton may be missing
 
             return lambda maps: depthwise(maps, weight, layer.stride[0])
         if _is_pointwise(layer):
@@ -90,67 +90,66 @@ class _Stacking:
     def _normalisation(
         self, name: str, layer: nn.BatchNorm2d, activation: str = "none", added: list[Tensor] | None = None
     ) -> Layer:
-        """added: where a block leaves what is to be added before the activation, if it does; only with kernels."""
-        own = self._norm(name, layer)
-        normalise: Callable[..., Tensor] = run_by_run.batch_norm
+        """added: holds the shortcut to add before the activation, if the block has one; only with kernels."""
+        norm = self._norm(name, layer)
+        normalise: Callable[..., Tensor] = fallback.batch_norm
         if self.kernels:
-            from memwrap.fused.kernels.normalisation import batch_norm
+            from memwrap.fused.kernels.batch_norm import batch_norm
 
             normalise = batch_norm
 
         def run(maps: Tensor) -> Tensor:
-            self.told.used.add(name)
+            self.context.used.add(name)
             more = {} if added is None else {"added": added.pop()}
-            return normalise(maps, own, activation, self.told.first, **more)
+            return normalise(maps, norm, activation, self.context.first, **more)
 
         return run
 
     def _depthwise_between(
-        self, before: "_Normalisation", name: str, layer: nn.Conv2d, after: "_Normalisation"
+        self, before: "_NormAndActivation", name: str, layer: nn.Conv2d, after: "_NormAndActivation"
     ) -> Layer:
-        """Two normalisations, with their activations, and the convolution between them; only with kernels."""
+        """Normalisation, depthwise convolution and normalisation, with activations; only with kernels."""
+        from memwrap.fused.kernels.batch_norm import batch_norm
         from memwrap.fused.kernels.depthwise import normalised_depthwise
-        from memwrap.fused.kernels.normalisation import batch_norm
 
         kernel, stride = self.values[f"{name}.weight"], layer.stride[0]
-        of_before, of_after = (self._norm(each.name, each.layer) for each in (before, after))
+        norm_before, norm_after = (self._norm(each.name, each.layer) for each in (before, after))
 
         def run(maps: Tensor) -> Tensor:
-            self.told.used.update((before.name, after.name))
-            first = self.told.first
-            maps, moments = normalised_depthwise(maps, of_before, before.activation, first, kernel, stride)
-            return batch_norm(maps, of_after, after.activation, first, moments=moments)
+            self.context.used.update((before.name, after.name))
+            first = self.context.first
+            maps, moments = normalised_depthwise(maps, norm_before, before.activation, first, kernel, stride)
+            return batch_norm(maps, norm_after, after.activation, first, moments=moments)
 
         return run
 
     def _norm(self, name: str, layer: nn.BatchNorm2d) -> Norm:
-        """What a normalisation has of its own."""
         weight, bias, mean, var = (
             self.values[f"{name}.{each}"] for each in ("weight", "bias", "running_mean", "running_var")
         )
-        assert layer.momentum is not None  # as `unstackable` has seen
+        assert layer.momentum is not None  # `unsupported_layer` has checked it
         return Norm(weight, bias, mean, var, layer.momentum, layer.eps)
 
     def _dropout(self, layer: nn.Dropout, number: int) -> Layer:
         if layer.p == 0:
             return lambda values: values
-        drop: Callable[..., Tensor] = run_by_run.dropout
+        drop: Callable[..., Tensor] = fallback.dropout
         if self.kernels:
             from memwrap.fused.kernels.dropout import dropout
 
             drop = dropout
-        return lambda values: drop(values, layer.p, self.told.seeds, number)
+        return lambda values: drop(values, layer.p, self.context.seeds, number)
 
     def _stack_block(self, name: str, block: Block) -> None:
-        """With its shortcut, if it has one, added where its last normalisation writes its maps anyway."""
-        places, activation, shortcut = _ways(block)
-        layers = [each for place in places for each in _flat(_within(name, place), block.get_submodule(place))]
+        """Fuse a block's layers. Its last normalisation adds the shortcut, if there is one."""
+        branches, activation, shortcut = _structure(block)
+        layers = [each for own in branches for each in _flatten(_join(name, own), block.get_submodule(own))]
         if shortcut is None:
             block.forward = self._chain(layers)  # type: ignore[method-assign, assignment]
             return
         added, (last_name, last) = list[Tensor](), layers[-1]
         assert isinstance(last, nn.BatchNorm2d)
-        assert not _is_depthwise(layers[-2][1])  # with which this would be done, and nothing added
+        assert not _is_depthwise(layers[-2][1])  # its fused kernel cannot add a shortcut
         last.forward = self._normalisation(  # type: ignore[method-assign, assignment]
             last_name, last, activation, added
         )
@@ -163,27 +162,29 @@ class _Stacking:
         block.forward = run  # type: ignore[method-assign]
 
     def _chain(self, layers: Sequence[Named]) -> Layer:
-        """Layers one after the other, and as one those that a kernel does together."""
-        together = []
+        """The layers in sequence, with those fused that one kernel computes."""
+        steps = []
         while layers:
-            count, run = self._together(layers)
-            together.append(run)
+            count, run = self._fuse_front(layers)
+            steps.append(run)
             layers = layers[count:]
 
         def run_all(maps: Tensor) -> Tensor:
-            for run in together:
+            for run in steps:
                 maps = run(maps)
             return maps
 
         return run_all
 
-    def _together(self, layers: Sequence[Named]) -> tuple[int, Layer]:
-        """How many of the layers at the front are done together, and by what: a normalisation and its activation; or
-        two of these with a depthwise convolution between them."""
-        before = _normalisation_at(layers, 0)
+    def _fuse_front(self, layers: Sequence[Named]) -> tuple[int, Layer]:
+        """How many of the first layers are fused, and the function that computes them.
+
+        Fused are a normalisation and its activation, or two such pairs with a depthwise convolution between them.
+        """
+        before = _match_normalisation(layers, 0)
         if before is None:
             return 1, layers[0][1]
-        if self.kernels and (after := _normalisation_at(layers, before.count + 1)) is not None:
+        if self.kernels and (after := _match_normalisation(layers, before.count + 1)) is not None:
             name, layer = layers[before.count]
             if _is_depthwise(layer):
                 return before.count + 1 + after.count, self._depthwise_between(before, name, layer, after)
@@ -192,39 +193,38 @@ class _Stacking:
         return before.count, self._normalisation(before.name, before.layer, before.activation)
 
 
-def _with_means(module: SqueezeExcitation | Classifier) -> Layer:
-    """What these do, with means over all positions whose gradients stay in the layout of the maps."""
-    from memwrap.fused.kernels.gating import gated, means
+def _pooling_forward(module: SqueezeExcitation | Classifier) -> Layer:
+    """The module's forward, by kernels: the gradient of a mean stays in channels_last."""
+    from memwrap.fused.kernels.squeeze_excitation import global_average_pool, scale_channels
 
     if isinstance(module, SqueezeExcitation):
-        return lambda maps: gated(maps, module.gate(means(maps)))
-    return lambda images: module.head(module.dropout(means(module.features(images)).flatten(1)))
+        return lambda maps: scale_channels(maps, module.gate(global_average_pool(maps)))
+    return lambda images: module.head(module.dropout(global_average_pool(module.features(images)).flatten(1)))
 
 
-def _ways(block: Block) -> tuple[list[str], str, Layer | None]:
-    """The chains that lead through a block, one after the other; the activation of what comes out; and what is added
-    before that, if anything."""
+def _structure(block: Block) -> tuple[list[str], str, Layer | None]:
+    """The names of a block's parts in order, its last activation, and its shortcut, which is added before that."""
     if isinstance(block, ResidualBlock):
         return ["residual"], "relu", block.shortcut
     if isinstance(block, InvertedResidual):
         return ["bottleneck"], "none", block.shortcut if block.has_shortcut else None
-    return ["expand", "body"] if block.expands else ["body"], "none", _itself if block.has_shortcut else None
+    return ["expand", "body"] if block.expands else ["body"], "none", _identity if block.has_shortcut else None
 
 
-def _itself(maps: Tensor) -> Tensor:
+def _identity(maps: Tensor) -> Tensor:
     return maps
 
 
-def _flat(name: str, module: nn.Module) -> list[Named]:
-    """The layers of a chain, and of the chains in it."""
+def _flatten(name: str, module: nn.Module) -> list[Named]:
+    """The layers of a Sequential, nested ones included."""
     if not isinstance(module, nn.Sequential):
         return [(name, module)]
-    return [each for own_name, child in module.named_children() for each in _flat(_within(name, own_name), child)]
+    return [each for own_name, child in module.named_children() for each in _flatten(_join(name, own_name), child)]
 
 
 @dataclass(frozen=True)
-class _Normalisation:
-    """A normalisation in a chain, with the activation after it."""
+class _NormAndActivation:
+    """A normalisation in a sequence of layers, with the activation after it."""
 
     name: str
     layer: nn.BatchNorm2d
@@ -232,22 +232,22 @@ class _Normalisation:
     count: int  # of layers
 
 
-def _normalisation_at(layers: Sequence[Named], position: int) -> _Normalisation | None:
-    """The one that is there, if one is."""
+def _match_normalisation(layers: Sequence[Named], position: int) -> _NormAndActivation | None:
+    """The normalisation at a position, or None."""
     if position >= len(layers) or not isinstance(layer := layers[position][1], nn.BatchNorm2d):
         return None
     after = layers[position + 1][1] if position + 1 < len(layers) else None
     activation = _ACTIVATIONS.get(type(after))
-    return _Normalisation(layers[position][0], layer, activation or "none", 1 if activation is None else 2)
+    return _NormAndActivation(layers[position][0], layer, activation or "none", 1 if activation is None else 2)
 
 
-def _within(name: str, own_name: str) -> str:
-    """The whole name of what has this name within a module."""
+def _join(name: str, own_name: str) -> str:
+    """The qualified name of a child."""
     return f"{name}.{own_name}" if name else own_name
 
 
 def _is_depthwise(layer: nn.Module) -> TypeGuard[nn.Conv2d]:
-    """Such as the kernels know."""
+    """Whether a layer is a depthwise convolution that the kernels support."""
     if not isinstance(layer, nn.Conv2d):
         return False
     kernel, stride = layer.kernel_size, layer.stride

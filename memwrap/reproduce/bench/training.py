@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from memwrap.data import LabelledImages
-from memwrap.fused.side_by_side import SideBySide
+from memwrap.fused import FusedEngine
 from memwrap.models.classifier import MemoryClassifier
 from memwrap.models.loading import Model
 from memwrap.reproduce.bench import published_loop
@@ -25,7 +25,7 @@ ARITHMETIC = "published, arithmetic alone"
 LOOP = "our loop"
 FIRST, LATER = "first training of a process", "another training of a process"
 ENDLESS = 1_000_000  # epochs, of which a few steps are taken
-CAPTURED = Cudnn(benchmark=True)  # as SideBySide itself has it while it captures its step
+CAPTURED = Cudnn(benchmark=True)  # as FusedEngine itself has it while it captures its step
 
 # Memory Wrap with the paper's two passes, with the batch as its own memory, and no memory.
 TWO_PASSES: Mapping[str, Any] = {"variant": "memory_wrap", "memory": "random"}
@@ -106,7 +106,7 @@ def trainings_beside_published(stand: BenchContext, encoder: str) -> Iterator[Fi
             pass
 
     def side_by_side() -> None:
-        _train_all(SideBySide(), _trainers(stand, encoder, {**TWO_PASSES, "epochs": settings.epochs}))
+        _train_all(FusedEngine(), _trainers(stand, encoder, {**TWO_PASSES, "epochs": settings.epochs}))
 
     facts = {**_facts(settings, stand), "epochs": settings.epochs}
     base = Candidate(PUBLISHED, published, cudnn=published_loop.CUDNN, facts={**facts, **_published_facts(stand)})
@@ -161,7 +161,7 @@ def _loop_steps(stand: BenchContext, name: str, encoder: str, changes: Mapping[s
 def _captured_steps(stand: BenchContext, name: str, encoder: str, changes: Mapping[str, Any]) -> Candidate:
     """Steps of runs side by side, with the making of all draws, and with bringing the runs there and back."""
     epochs = stand.epochs_of(stand.amounts.captured_steps)
-    trainers, engine = _trainers(stand, encoder, {**changes, "epochs": epochs}), SideBySide()
+    trainers, engine = _trainers(stand, encoder, {**changes, "epochs": epochs}), FusedEngine()
 
     def ready() -> None:
         for trainer in trainers:
@@ -185,7 +185,7 @@ def _trainers(stand: BenchContext, encoder: str, changes: Mapping[str, Any]) -> 
     return [Trainer(stand.model(each), data, each) for each in settings]
 
 
-def _train_all(engine: SideBySide, trainers: Sequence[Trainer]) -> None:
+def _train_all(engine: FusedEngine, trainers: Sequence[Trainer]) -> None:
     for failure in engine.train(trainers):
         if failure is not None:
             raise failure

@@ -66,8 +66,8 @@ def pass_through(network: nn.Module, channels: int, side: int) -> None:
     network(maps).sum().backward()
 
 
-DEPTHWISE = {"_moments", "_settle", "_first_results", "_strip", "_apply"} | {
-    "_backward_sums", "_settle_backward", "_apply_backward", "_strips_back", "_merge_taps"
+DEPTHWISE = {"_moments", "_finish_statistics", "_first_outputs", "_convolve_strip", "_apply"} | {
+    "_backward_sums", "_finish_backward", "_apply_backward", "_convolve_strips_backward", "_merge_taps"
 }  # fmt: skip
 
 
@@ -82,22 +82,22 @@ def test_the_kernels_of_mobilenet(side: int, compiled: set[str]) -> None:
 def test_the_kernels_of_efficientnet(compiled: set[str]) -> None:
     blocks = [MobileBlock(8, 8, 1, 3, 1), MobileBlock(8, 12, 2, 5, 2), MobileBlock(12, 12, 2, 5, 1)]
     pass_through(nn.Sequential(*blocks), 8, 8)
-    assert compiled == DEPTHWISE | {"_gate", "_gate_backward", "_average", "_spread"}
+    assert compiled == DEPTHWISE | {"_scale", "_scale_backward", "_pool", "_pool_backward"}
 
 
 def test_the_kernels_beside_them(compiled: set[str]) -> None:
     from memwrap.fused.kernels.dropout import dropout
-    from memwrap.fused.kernels.neighbourhoods import neighbourhoods
-    from memwrap.fused.kernels.updating import Update
+    from memwrap.fused.kernels.im2col import im2col
+    from memwrap.fused.kernels.sgd import MultiTensorSGD
     from memwrap.nn.attention_kernel import weights_and_queries
 
     weight = torch.zeros(RUNS, 8, 4)
     leaf = torch.zeros_like(weight, dtype=torch.bfloat16)
-    update = Update([weight], [leaf], 0.9, 5e-4)
-    gradients = update.read([torch.zeros_like(leaf)])
-    update.move(gradients, torch.tensor(0.1), update.lengths(gradients))
+    update = MultiTensorSGD([weight], [leaf], 0.9, 5e-4)
+    gradients = update.collect([torch.zeros_like(leaf)])
+    update.step(gradients, torch.tensor(0.1), update.gradient_norms(gradients))
     dropout(torch.zeros(RUNS * 4, 8), 0.2, torch.zeros(RUNS, dtype=torch.int64), 0)
-    neighbourhoods(torch.zeros(2, 3, 8, 8), (3, 3), (1, 1), 5, torch.bfloat16)
+    im2col(torch.zeros(2, 3, 8, 8), (3, 3), (1, 1), 5, torch.bfloat16)
     for samples in (100, 300):
         weights_and_queries(torch.zeros(4, 64), torch.zeros(samples, 64), torch.zeros(samples), 1e-8, True)
-    assert compiled == {"_move", "_square", "_mask", "_gather", "_attend"}
+    assert compiled == {"_sgd_step", "_squared_norm", "_mask", "_im2col", "_attend"}

@@ -14,9 +14,9 @@ from memwrap.encoders.blocks import Classifier
 from memwrap.encoders.efficientnet import MobileBlock
 from memwrap.encoders.mobilenet import InvertedResidual
 from memwrap.encoders.resnet import ResidualBlock
-from memwrap.fused.stacked.convolutions import convolution
+from memwrap.fused.stacked.convolution import convolution
 from memwrap.fused.stacked.layers import PassContext, stack_layers
-from memwrap.fused.stacked.obstacles import unstackable
+from memwrap.fused.stacked.support import unsupported_layer
 from memwrap.nn.precision import exact_convolutions
 from tests.with_kernels import DEVICE, run_by_the_interpreter, runs_kernels, starts_the_interpreter
 
@@ -72,24 +72,26 @@ def test_a_stacked_network_is_the_same_function(name: str, kernels: bool) -> Non
     plain = [network(name).to(DEVICE).train() for _ in range(RUNS)]
     exact = [copy.deepcopy(each).double() for each in plain]
     stacked = copy.deepcopy(plain[0])
-    assert unstackable(stacked) is None
+    assert unsupported_layer(stacked) is None
     states = [each.state_dict() for each in plain]
     values = {place: torch.stack([state[place] for state in states]).to(DEVICE) for place in states[0]}
     learning = [place for place, _ in stacked.named_parameters()]
     for place in learning:
         values[place].requires_grad_()
-    told = PassContext(torch.zeros(RUNS, dtype=torch.int64, device=DEVICE), FIRST)
-    stack_layers(stacked, values, told, kernels)
+    context = PassContext(torch.zeros(RUNS, dtype=torch.int64, device=DEVICE), FIRST)
+    stack_layers(stacked, values, context, kernels)
     channels, side = (3, 32) if name in encoders.names() else (8, 8)
     images = torch.randn(RUNS * IMAGES, channels, side, side, device=DEVICE)
     with exact_convolutions(images):
-        compare(stacked, values, told, plain, exact, images, ROUNDED_IN_LARGE if name in encoders.names() else ROUNDED)
+        compare(
+            stacked, values, context, plain, exact, images, ROUNDED_IN_LARGE if name in encoders.names() else ROUNDED
+        )
 
 
 def compare(
     stacked: nn.Module,
     values: dict[str, Tensor],
-    told: PassContext,
+    context: PassContext,
     plain: list[nn.Module],
     exact: list[nn.Module],
     images: Tensor,
@@ -115,7 +117,7 @@ def compare(
                 check(place, values[place].grad[run], parameter.grad, of_plain[place].grad)
         normalisations = {place for place, module in exact[run].named_modules() if isinstance(module, nn.BatchNorm2d)}
         counted = {place: int(exact[run].get_buffer(f"{place}.num_batches_tracked")) for place in normalisations}
-        assert {place for place, count in counted.items() if count} == told.used
+        assert {place for place, count in counted.items() if count} == context.used
         for place, buffer in exact[run].named_buffers():
             if not place.endswith("num_batches_tracked"):
                 check(place, values[place][run], buffer, plain[run].get_buffer(place))
@@ -179,12 +181,12 @@ def with_a_layer_in_two_places() -> nn.Module:
     ],
 )
 def test_what_cannot_be_stacked_is_named(made: Callable[[], nn.Module], obstacle: str) -> None:
-    assert unstackable(nn.Sequential(made(), nn.ReLU())) == obstacle
+    assert unsupported_layer(nn.Sequential(made(), nn.ReLU())) == obstacle
 
 
 @pytest.mark.parametrize("name", encoders.names())
 def test_all_our_encoders_can_be_stacked(name: str) -> None:
-    assert unstackable(encoders.create(name, 3)) is None
+    assert unsupported_layer(encoders.create(name, 3)) is None
 
 
 def test_a_convolution_with_wide_padding_goes_back_too() -> None:

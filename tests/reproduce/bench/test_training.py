@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from memwrap.data import RandomMemory
-from memwrap.fused import side_by_side
+from memwrap.fused import engine
 from memwrap.reproduce.bench import training
 from memwrap.reproduce.bench.record import LeftOut, Row
 from memwrap.reproduce.bench.stand import BenchContext, images_for
@@ -90,14 +90,14 @@ def test_times_are_of_one_step_of_one_run() -> None:
 
 def test_so_many_steps_are_taken_as_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[int] = []
-    step = side_by_side.optimization_step
+    step = engine.optimization_step
 
     def counted(judge: Any, labels: Tensor, *others: Any) -> object:
         taken.append(len(labels))  # of each run
         return step(judge, labels, *others)
 
-    monkeypatch.setattr(side_by_side, "optimization_step", counted)
-    monkeypatch.setattr(side_by_side, "FIRST_STEPS", 1)
+    monkeypatch.setattr(engine, "optimization_step", counted)
+    monkeypatch.setattr(engine, "FIRST_STEPS", 1)
     where = stand(PretendGpu)
     list(training.steps_beside_standard(where, "tiny"))
     # Three contestants of two runs each warm up with their first step before the one round.

@@ -1,8 +1,8 @@
-"""Which networks can be stacked: those of which it is known what each of their layers does."""
+"""Which networks can be stacked: those made of layers with a stacked version."""
 
 from torch import nn
 
-_KNOWN = {
+_SUPPORTED = {
     nn.Sequential,
     nn.ModuleList,
     nn.Conv2d,
@@ -19,27 +19,26 @@ _KNOWN = {
 }
 
 
-def unstackable(network: nn.Module) -> str | None:
-    """What keeps a network from being stacked, in words; None if nothing does.
+def unsupported_layer(network: nn.Module) -> str | None:
+    """Describe the first part of a network that cannot be stacked; None if all of it can.
 
-    Layers are known by their exact kind: others might do something else with their weights, look across images, or
-    draw at random. Blocks of our own encoders do none of this.
+    Layers must be of an exact type: a subclass may use its weights differently, mix images, or draw at random. The
+    blocks of `memwrap.encoders` do none of this.
     """
     for name, module in network.named_modules():
-        of_ours = type(module).__module__.startswith("memwrap.encoders.")
-        if not (of_ours or (type(module) in _KNOWN and _is_plain(module))):
+        own_block = type(module).__module__.startswith("memwrap.encoders.")
+        if not (own_block or (type(module) in _SUPPORTED and _has_supported_options(module))):
             return f"a layer of the kind {type(module).__name__}"
         if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks:
             return f"a hook on {name or 'itself'}"
-    places = [id(module) for _, module in network.named_modules(remove_duplicate=False)]
+    modules = [id(module) for _, module in network.named_modules(remove_duplicate=False)]
     weights = [id(weight) for _, weight in network.named_parameters(remove_duplicate=False)]
-    if len(set(places)) < len(places) or len(set(weights)) < len(weights):
+    if len(set(modules)) < len(modules) or len(set(weights)) < len(weights):
         return "a layer or a weight in two places"
     return None
 
 
-def _is_plain(module: nn.Module) -> bool:
-    """Without options that a stacked layer does not have."""
+def _has_supported_options(module: nn.Module) -> bool:
     if isinstance(module, nn.Conv2d):
         return module.padding_mode == "zeros" and not isinstance(module.padding, str)
     if isinstance(module, nn.BatchNorm2d):

@@ -34,10 +34,10 @@ def test_updating_by_the_interpreter() -> None:
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    from memwrap.fused.kernels import updating
+    from memwrap.fused.kernels import sgd
 
-    monkeypatch.setattr(updating, "_BLOCK", BLOCK)
-    monkeypatch.setattr(updating, "_WARPS", 1)
+    monkeypatch.setattr(sgd, "_BLOCK", BLOCK)
+    monkeypatch.setattr(sgd, "_WARPS", 1)
 
 
 def numbers(*shape: int, seed: int = 0) -> Tensor:
@@ -59,9 +59,9 @@ class Weights:
         cls, momentum: float, weight_decay: float, rounded: bool, shapes: Sequence[tuple[int, ...]] = SHAPES
     ) -> "Weights":
         """rounded: every other weight is used in bfloat16."""
-        from memwrap.fused.stacked.stack import _stacked
+        from memwrap.fused.stacked.model import stack_value
 
-        weights = [_stacked(numbers(*shape), RUNS) for shape in shapes]
+        weights = [stack_value(numbers(*shape), RUNS) for shape in shapes]
         for number, weight in enumerate(weights):
             weight.copy_(numbers(*weight.shape, seed=number))
         leaves = [
@@ -112,10 +112,10 @@ class Weights:
     [(0.0, 0.0, 0.0, False), (0.0, 0.05, 45.0, True), (0.9, 0.0, 45.0, False), (0.9, 0.05, 0.0, True)],
 )
 def test_steps_are_those_of_torch(momentum: float, weight_decay: float, clip: float, rounded: bool) -> None:
-    from memwrap.fused.kernels.updating import Update
+    from memwrap.fused.kernels.sgd import MultiTensorSGD
 
     drawn = Weights.drawn(momentum, weight_decay, rounded)
-    update = Update(drawn.weights, drawn.leaves, momentum, weight_decay)
+    update = MultiTensorSGD(drawn.weights, drawn.leaves, momentum, weight_decay)
     for step in range(STEPS):
         given = drawn.gradients(step)
         if step == 1:
@@ -123,13 +123,13 @@ def test_steps_are_those_of_torch(momentum: float, weight_decay: float, clip: fl
         if step < 2:
             given[6] = None
         drawn.step_exactly(given, 0.1 / (step + 1), clip)
-        gradients = update.read(given)
+        gradients = update.collect(given)
         if clip > 0:
-            scales = (clip / update.lengths(gradients)).clamp(max=1.0)
+            scales = (clip / update.gradient_norms(gradients)).clamp(max=1.0)
             assert (scales < 1).tolist() == [False, True, True]
-            update.move(gradients, drawn.rate, scales)
+            update.step(gradients, drawn.rate, scales)
         else:
-            update.move(gradients, drawn.rate)
+            update.step(gradients, drawn.rate)
         drawn.check()
 
 
@@ -137,14 +137,14 @@ def test_steps_are_those_of_torch(momentum: float, weight_decay: float, clip: fl
 @pytest.mark.parametrize("rounded", [False, True], ids=["exact", "rounded"])
 def test_programs_share_large_weights(rounded: bool) -> None:
     """With blocks as they are."""
-    from memwrap.fused.kernels.updating import _BLOCK, Update
+    from memwrap.fused.kernels.sgd import _BLOCK, MultiTensorSGD
 
     drawn = Weights.drawn(0.9, 0.05, rounded, [(2 * _BLOCK,), (8, _BLOCK // 8 + 1), (_BLOCK + 1,)])
-    update = Update(drawn.weights, drawn.leaves, 0.9, 0.05)
+    update = MultiTensorSGD(drawn.weights, drawn.leaves, 0.9, 0.05)
     assert update._grid == (2 + 2 + 2, RUNS)
     given = drawn.gradients(0)
     drawn.step_exactly(given, 0.1)
-    update.move(update.read(given), drawn.rate)
+    update.step(update.collect(given), drawn.rate)
     drawn.check()
 
 
@@ -152,14 +152,14 @@ def test_programs_share_large_weights(rounded: bool) -> None:
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("rounded", [False, True], ids=["exact", "rounded"])
 def test_lengths_are_those_of_all_gradients_of_a_run(rounded: bool) -> None:
-    from memwrap.fused.kernels.updating import Update
+    from memwrap.fused.kernels.sgd import MultiTensorSGD
 
     drawn = Weights.drawn(0.0, 0.0, rounded)
     given = drawn.gradients(0)
     given[0] = None
-    update = Update(drawn.weights, drawn.leaves, 0.0, 0.0)
+    update = MultiTensorSGD(drawn.weights, drawn.leaves, 0.0, 0.0)
     exact = torch.stack([gradient.double().flatten(1).norm(dim=1) for gradient in given[1:]]).norm(dim=0)
-    assert_close(update.lengths(update.read(given)).double(), exact, rtol=1e-6, atol=0)
+    assert_close(update.gradient_norms(update.collect(given)).double(), exact, rtol=1e-6, atol=0)
 
 
 @runs_kernels
@@ -167,7 +167,7 @@ def test_lengths_are_those_of_all_gradients_of_a_run(rounded: bool) -> None:
 @pytest.mark.parametrize("rounded", [False, True], ids=["exact", "rounded"])
 @pytest.mark.parametrize("way", ["in another order", "at an odd address", "as one number", "in another dtype"])
 def test_gradients_may_lie_otherwise_in_memory(way: str, rounded: bool) -> None:
-    from memwrap.fused.kernels.updating import Update
+    from memwrap.fused.kernels.sgd import MultiTensorSGD
 
     def laid(gradient: Tensor) -> Tensor:
         if way == "in another order":
@@ -180,26 +180,26 @@ def test_gradients_may_lie_otherwise_in_memory(way: str, rounded: bool) -> None:
         return gradient.double()
 
     drawn = Weights.drawn(0.9, 0.0, rounded)
-    update = Update(drawn.weights, drawn.leaves, 0.9, 0.0)
+    update = MultiTensorSGD(drawn.weights, drawn.leaves, 0.9, 0.0)
     for step in range(2):
         given = [laid(gradient) for gradient in drawn.gradients(step)]
         drawn.step_exactly(given, 0.1)
-        gradients = update.read(given)
+        gradients = update.collect(given)
         assert all(each.data_ptr() % 16 == 0 for each in gradients.held), "which only a GPU's wide loads would feel"
-        update.move(gradients, drawn.rate)
+        update.step(gradients, drawn.rate)
         drawn.check()
 
 
 @runs_kernels
 def test_gradients_that_lie_as_their_leaves_are_not_copied() -> None:
     """Strides of dimensions with a single place say nothing."""
-    from memwrap.fused.kernels.updating import Update
+    from memwrap.fused.kernels.sgd import MultiTensorSGD
 
     pointwise = numbers(RUNS, 1, 1, 8, 4).permute(0, 3, 4, 1, 2)
     in_order, others = numbers(RUNS, 8, 4, 1, 1, seed=1), numbers(RUNS, 4, 8, seed=2)
     assert pointwise.stride() != in_order.stride()
-    update = Update([pointwise, others], [pointwise, others], 0.0, 0.0)
-    held = update.read([in_order, others.mT.contiguous().mT]).held
+    update = MultiTensorSGD([pointwise, others], [pointwise, others], 0.0, 0.0)
+    held = update.collect([in_order, others.mT.contiguous().mT]).held
     assert held[0] is in_order
     assert held[1] is not None
     assert held[1].stride() == others.stride()
@@ -208,7 +208,7 @@ def test_gradients_that_lie_as_their_leaves_are_not_copied() -> None:
 @runs_kernels
 @pytest.mark.parametrize("count", [4, 10, 100])
 def test_nothing_beside_the_weights_is_written(count: int) -> None:
-    from memwrap.fused.kernels.updating import Update
+    from memwrap.fused.kernels.sgd import MultiTensorSGD
 
     beside = 64
 
@@ -217,8 +217,8 @@ def test_nothing_beside_the_weights_is_written(count: int) -> None:
         return whole, whole[beside:-beside].view(RUNS, count)
 
     (all_weights, weight), (all_copies, leaf) = within(torch.float32), within(torch.bfloat16)
-    update = Update([weight], [leaf], 0.9, 0.0)
-    update.move(update.read([torch.ones_like(leaf)]), torch.ones((), device=DEVICE))
+    update = MultiTensorSGD([weight], [leaf], 0.9, 0.0)
+    update.step(update.collect([torch.ones_like(leaf)]), torch.ones((), device=DEVICE))
     for whole in (all_weights, all_copies):
         assert (whole == 1).nonzero().flatten().tolist() == [
             place for place in range(len(whole)) if not beside <= place < len(whole) - beside
@@ -228,16 +228,16 @@ def test_nothing_beside_the_weights_is_written(count: int) -> None:
 @runs_kernels
 @pytest.mark.usefixtures("small_blocks")
 def test_forgotten_steps_leave_no_momentum() -> None:
-    from memwrap.fused.kernels.updating import Update
+    from memwrap.fused.kernels.sgd import MultiTensorSGD
 
     fresh, used = (Weights.drawn(0.9, 0.0, True) for _ in range(2))
-    updates = [Update(each.weights, each.leaves, 0.9, 0.0) for each in (fresh, used)]
-    updates[1].move(updates[1].read(used.gradients(1)), torch.ones((), device=DEVICE))
-    updates[1].forget()
+    updates = [MultiTensorSGD(each.weights, each.leaves, 0.9, 0.0) for each in (fresh, used)]
+    updates[1].step(updates[1].collect(used.gradients(1)), torch.ones((), device=DEVICE))
+    updates[1].reset()
     for one, other in zip(fresh.weights, used.weights, strict=True):
         other.copy_(one)
     for each, update in zip((fresh, used), updates, strict=True):
-        update.move(update.read(each.gradients(0)), torch.ones((), device=DEVICE))
+        update.step(update.collect(each.gradients(0)), torch.ones((), device=DEVICE))
     for one, other in zip(fresh.weights, used.weights, strict=True):
         assert one.equal(other)
 
@@ -249,47 +249,47 @@ def test_forgotten_steps_leave_no_momentum() -> None:
         (torch.zeros(2, 3, 4).double(), None, "a weight in torch.float64"),
         (torch.zeros(2, 3, 4), torch.zeros(2, 3, 4).half(), "used in torch.float16"),
         (torch.zeros(2, 3, 4), torch.zeros(2, 3, 4), "used in torch.float32"),
-        (torch.zeros(3, 2, 4).transpose(0, 1), None, "expected 2 runs, one after the other"),
-        (torch.zeros(2, 3, 5)[:, :, :4], None, "without gaps"),
-        (torch.zeros(2, 1, 4).expand(2, 3, 4), None, "without gaps"),
+        (torch.zeros(3, 2, 4).transpose(0, 1), None, "expected 2 runs"),
+        (torch.zeros(2, 3, 5)[:, :, :4], None, "dense"),
+        (torch.zeros(2, 1, 4).expand(2, 3, 4), None, "dense"),
         (torch.zeros(25)[1:].view(2, 3, 4), None, "aligned"),
         (torch.zeros(25)[1:].view(2, 3, 4), torch.zeros(2, 3, 4).bfloat16(), "aligned"),
         (torch.zeros(2, 3, 4), torch.zeros(25).bfloat16()[1:].view(2, 3, 4), "aligned"),
         (torch.zeros(3, 4), None, "expected 2 runs"),
-        (torch.zeros(2, 3, 4), torch.zeros(2, 4, 3).bfloat16().mT, "in both"),
+        (torch.zeros(2, 3, 4), torch.zeros(2, 4, 3).bfloat16().mT, "same dense"),
     ],
 )
 def test_weights_that_the_kernel_cannot_go_through_are_refused(weight: Tensor, leaf: Tensor | None, said: str) -> None:
-    from memwrap.fused.kernels.updating import Update
+    from memwrap.fused.kernels.sgd import MultiTensorSGD
 
     good = torch.zeros(2, 3)
     with pytest.raises(InputError, match=said):
-        Update([good, weight], [good, weight if leaf is None else leaf], 0.9, 0.0)
+        MultiTensorSGD([good, weight], [good, weight if leaf is None else leaf], 0.9, 0.0)
 
 
 @runs_kernels
 @pytest.mark.usefixtures("small_blocks")
 def test_a_graph_has_addresses_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if steps were captured: they run at once here, but before it is settled, there are no gradients."""
-    from memwrap.fused.kernels import updating
+    from memwrap.fused.kernels import sgd
 
     drawn = Weights.drawn(0.9, 0.0, True)
-    update = updating.Update(drawn.weights, drawn.leaves, 0.9, 0.0)
+    update = sgd.MultiTensorSGD(drawn.weights, drawn.leaves, 0.9, 0.0)
     captured, before = drawn.gradients(0), [weight.clone() for weight in drawn.weights]
-    monkeypatch.setattr(updating, "_capturing", lambda _: True)
-    gradients = update.read(captured)
-    update.move(gradients, drawn.rate.fill_(0.1))
+    monkeypatch.setattr(sgd, "_capturing", lambda _: True)
+    gradients = update.collect(captured)
+    update.step(gradients, drawn.rate.fill_(0.1))
     assert all(one.equal(other) for one, other in zip(before, drawn.weights, strict=True))
     with pytest.raises(AssertionError, match="a graph has one step"):
-        update.read(captured)
-    update.settle()
-    monkeypatch.setattr(updating, "_capturing", lambda _: False)
+        update.collect(captured)
+    update.finish_capture()
+    monkeypatch.setattr(sgd, "_capturing", lambda _: False)
     for step in range(2):
         beside = drawn.gradients(step + 1)  # a step that is taken beside the graph
         drawn.step_exactly(beside, 0.1)
-        update.move(update.read(beside), drawn.rate)
+        update.step(update.collect(beside), drawn.rate)
         drawn.step_exactly(captured, 0.1)
-        update.move(gradients, drawn.rate)
+        update.step(gradients, drawn.rate)
         drawn.check()
 
 
@@ -297,10 +297,10 @@ def test_a_graph_has_addresses_of_its_own(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize("clip", [0.0, 45.0])
 def test_a_captured_step_is_taken_in_every_replay(clip: float) -> None:
     """Gradients are made by the graph, in its own memory, beside much else that is freed there."""
-    from memwrap.fused.kernels.updating import Update
+    from memwrap.fused.kernels.sgd import MultiTensorSGD
 
     drawn = Weights.drawn(0.9, 0.01, True)
-    update = Update(drawn.weights, drawn.leaves, 0.9, 0.01)
+    update = MultiTensorSGD(drawn.weights, drawn.leaves, 0.9, 0.01)
     sources = [gradient.clone() for gradient in drawn.gradients(0)]
     before = [tensor.clone() for tensor in (*drawn.weights, *drawn.leaves)]
 
@@ -308,8 +308,10 @@ def test_a_captured_step_is_taken_in_every_replay(clip: float) -> None:
         given = [(source.float() * 2).to(source.dtype) / 2 for source in sources]
         given[0] = given[0].mT.contiguous().mT  # to be brought into order, in the graph
         given[6] = None
-        gradients = update.read(given)
-        update.move(gradients, drawn.rate, (clip / update.lengths(gradients)).clamp(max=1.0) if clip > 0 else None)
+        gradients = update.collect(given)
+        update.step(
+            gradients, drawn.rate, (clip / update.gradient_norms(gradients)).clamp(max=1.0) if clip > 0 else None
+        )
 
     warm = torch.cuda.Stream()
     warm.wait_stream(torch.cuda.current_stream())
@@ -319,8 +321,8 @@ def test_a_captured_step_is_taken_in_every_replay(clip: float) -> None:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         step()
-    update.settle()
-    update.forget()
+    update.finish_capture()
+    update.reset()
     for tensor, value in zip((*drawn.weights, *drawn.leaves), before, strict=True):
         tensor.copy_(value)
     for number in range(STEPS):

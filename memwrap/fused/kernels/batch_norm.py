@@ -1,9 +1,11 @@
-"""Batch normalisation in training, with the activation that follows it, for maps in torch's channels_last layout.
+"""Batch normalisation in training mode, fused with the activation after it, for maps in channels_last.
 
-torch reads and writes the maps for the normalisation and once more for the activation; here one kernel does both, and
-the backward pass recomputes the activation instead of having stored it. The batch may consist of several runs, and the
-images of each run of two parts, inputs and memory: each part of each run has statistics of its own, as if it had gone
-through its network in a pass by itself.
+torch reads and writes the maps once for the normalisation and once more for the activation. Here one kernel does both,
+and the backward pass recomputes the activation instead of storing it. The batch may hold several runs, and the images
+of each run two parts, inputs and memory. Each part of each run has its own statistics, as in a separate pass.
+
+Forward: `_moments` (partial sums per chunk of rows), `_finish_statistics`, `_apply`. Backward: `_backward_sums`,
+`_finish_backward`, `_apply_backward`.
 """
 
 from dataclasses import dataclass
@@ -15,21 +17,28 @@ import triton.language as tl
 from torch import Tensor
 
 from memwrap.errors import InputError
-from memwrap.fused.kernels.blocks import images_of_each, in_rows, own_part, width_of
-from memwrap.fused.kernels.norms import Norm
+from memwrap.fused.kernels.norm import Norm
+from memwrap.fused.kernels.tiling import (
+    align,
+    channel_block,
+    images_per_run,
+    is_aligned,
+    program_block,
+    to_channels_last,
+)
 from memwrap.nn.gpu import LAUNCH_OPTIONS
 
 ACTIVATIONS = {"none": 0, "relu": 1, "silu": 2}
 
-# Kernels are compiled once for all sizes but that of a row, whose alignment decides how many numbers a load takes.
+# Kernels are compiled once for all sizes except the number of channels, whose alignment decides the width of loads.
 _SIZES = ["rows", "first_rows", "first_tiles", "tiles", "chunk", "first_chunks", "chunks"]
 
-_TILE = 4096  # numbers that a program takes that gives as many
-# Of programs that reduce: numbers held at a time, the warps that share them, tiles whose loads may be under way at the
-# same time, and about how many programs there are, for all runs together; measured on an H200.
+_TILE = 4096  # elements per program of the elementwise kernels
+# Reductions: elements held at a time, warps, pipeline stages, and the approximate number of programs of all runs
+# together. Measured on an H200.
 _REDUCING = {"tile": 1024, "warps": 2, "stages": 4, "programs": 1056}
-_PARTIALS = 512  # results of chunks that are added up at a time: those of a run, mostly
-_MERGED_C = 4  # channels of which one program adds them up
+_PARTIALS = 512  # chunks whose sums are added at a time: usually all of a run
+_MERGED_C = 4  # channels per program that adds them
 
 
 def batch_norm(
@@ -40,33 +49,33 @@ def batch_norm(
     added: Tensor | None = None,
     moments: "Sums | None" = None,
 ) -> Tensor:
-    """activation(normalised maps + added), maps (S * N, C, H, W) in channels_last: S runs of N images each.
+    """activation(batch_norm(maps) + added), maps (S * N, C, H, W) in channels_last: S runs of N images each.
 
     norm: of S runs, with contiguous running statistics.
-    first: how many images of each run belong to the first part; the others are the second. All of them if left out.
-    added: as maps, from a shortcut; not before silu.
+    first: how many images of each run form the first part; the others form the second. None: all images.
+    added: a shortcut with the shape of maps; not with silu.
     moments: of the maps, if they are known already.
     """
-    first = checked_first(maps, norm, activation, first)
+    first = check_arguments(maps, norm, activation, first)
     if added is not None and (activation == "silu" or added.shape != maps.shape):
         raise InputError(
-            f"{activation} of normalised maps {tuple(maps.shape)} and {tuple(added.shape)}; expected the same shape, "
-            "and relu or none"
+            f"maps {tuple(maps.shape)} and a shortcut {tuple(added.shape)} with activation {activation}; expected the "
+            "same shape, and relu or none"
         )
     out: Tensor = _BatchNorm.apply(maps, norm.weight, norm.bias, norm, ACTIVATIONS[activation], first, added, moments)
     return out
 
 
-def checked_first(maps: Tensor, norm: Norm, activation: str, first: int | None) -> int:
-    """How many images of each run the first part has, if all is as `batch_norm` takes it; else an InputError."""
-    images = images_of_each(maps, len(norm.weight))
+def check_arguments(maps: Tensor, norm: Norm, activation: str, first: int | None) -> int:
+    """Check the arguments of `batch_norm`, and return how many images of each run the first part has."""
+    images = images_per_run(maps, len(norm.weight))
     first = images if first is None else first
     if not 0 <= first <= images:
-        raise InputError(f"a first part of {first} images in runs of {images}; expected 0 to {images}, of each run")
+        raise InputError(f"a first part of {first} images in runs of {images} images; expected 0 to {images}")
     if activation not in ACTIVATIONS:
         raise InputError(f"activation is {activation!r}; expected one of {', '.join(ACTIVATIONS)}")
     if not (norm.running_mean.is_contiguous() and norm.running_var.is_contiguous()):
-        raise InputError("running statistics with gaps in memory; expected contiguous ones: they are updated in place")
+        raise InputError("running statistics are not contiguous; expected contiguous ones, updated in place")
     return first
 
 
@@ -83,67 +92,66 @@ class _BatchNorm(torch.autograd.Function):
         added: Tensor | None,
         moments: "Sums | None",
     ) -> Tensor:
-        maps, weight, bias = in_rows(maps), weight.contiguous(), bias.contiguous()
-        split = Split.of(maps, len(weight), first)
-        statistics = resolve_settings(maps, split, norm._replace(weight=weight, bias=bias), moments)
-        out = applied(maps, split, statistics, activation, added)
-        # After a sum, what came out tells where relu lets gradients pass; else that is computed again.
+        maps, weight, bias = to_channels_last(maps), weight.contiguous(), bias.contiguous()
+        grid = RowGrid.of(maps, len(weight), first)
+        statistics = compute_statistics(maps, grid, norm._replace(weight=weight, bias=bias), moments)
+        out = normalise(maps, grid, statistics, activation, added)
+        # After a shortcut, the output shows where relu passes gradients; otherwise the backward pass recomputes that.
         ctx.save_for_backward(maps, weight, statistics, out if added is not None and activation else None)
-        ctx.split, ctx.activation, ctx.added = split, activation, added is not None
+        ctx.grid, ctx.activation, ctx.added = grid, activation, added is not None
         return out
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         maps, weight, statistics, activated = ctx.saved_tensors
-        split: Split = ctx.split
-        gradient, activation = in_rows(gradients[0]), ctx.activation
+        grid: RowGrid = ctx.grid
+        gradient, activation = to_channels_last(gradients[0]), ctx.activation
         passed = gradient if activated is None else torch.empty_like(gradient)
-        sums = split.empty_sums(maps.device)
-        _backward_sums[split.grid](
+        sums = grid.empty_sums(maps.device)
+        _backward_sums[grid.chunk_grid](
             gradient,
             maps,
             statistics,
             maps if activated is None else activated,
             passed,
             sums.values,
-            *split.sizes(sums),
+            *grid.sizes(sums),
             ACTIVATION=activation,
             ACTIVATED=activated is not None,
-            **split.reducing(),
+            **grid.reducing(),
         )
         left = activation if activated is None else ACTIVATIONS["none"]
-        of_maps, of_weight, of_bias = gradients_of(passed, maps, split, statistics, sums, weight, left)
+        of_maps, of_weight, of_bias = batch_norm_backward(passed, maps, grid, statistics, sums, weight, left)
         of_added = passed if ctx.added else None
         return of_maps, of_weight, of_bias, None, None, None, of_added, None
 
 
 @dataclass(frozen=True)
 class Sums:
-    """Two sums for each channel of each chunk of a run's images, those of the first part before those of the second.
+    """Two partial sums per channel and chunk of rows; the chunks of a run's first part come before those of its second.
 
-    Of gradients, and of their products with the numbers' distances from the mean; or of the numbers' distances from a
-    pivot, and of their squares.
+    Forward (moments): of the differences from a pivot, and of their squares. Backward: of the gradients, and of their
+    products with the differences from the mean.
     """
 
     values: Tensor  # (S, chunks, 2, C)
     first_chunks: int
-    pivots: Tensor | None = None  # (S, 2, C), of each part; None: the number that the part begins with
+    pivots: Tensor | None = None  # (S, 2, C), of each part; None: the first row of the part
 
     @classmethod
     def empty(cls, runs: int, chunks: int, channels: int, first_chunks: int, device: torch.device) -> "Sums":
-        """Room for them."""
         return cls(torch.empty(runs, chunks, 2, channels, device=device, dtype=torch.float32), first_chunks)
 
 
-class Split:
-    """Maps as rows of channels, those of each run cut into chunks of rows, none of which belongs to both parts.
+class RowGrid:
+    """How the rows of each run are divided into tiles and chunks, none of which spans both parts.
 
-    Rows, tiles and chunks are counted within a run: the runs are all alike.
+    Rows, tiles and chunks are counted within a run: all runs have the same number.
     """
 
     def __init__(self, runs: int, rows: int, first_rows: int, channels: int) -> None:
         self.runs, self.rows, self.first_rows, self.channels = runs, rows, first_rows, channels
-        self.block_c = width_of(channels)
+        self.block_c = channel_block(channels)
         self.block_r = _TILE // self.block_c
         columns = triton.cdiv(channels, self.block_c)
         self.first_tiles = triton.cdiv(first_rows, self.block_r)
@@ -153,52 +161,58 @@ class Split:
         self.chunk = self.reduced_r * max(1, per_program)
         self.first_chunks = triton.cdiv(first_rows, self.chunk)
         self.chunks = self.first_chunks + triton.cdiv(rows - first_rows, self.chunk)
-        self.grid = (runs * self.chunks * columns,)
+        self.chunk_grid = (runs * self.chunks * columns,)
         self.tile_grid = (runs * self.tiles * columns,)
         self.channel_grid = (triton.cdiv(channels, _MERGED_C), runs)
 
     @classmethod
-    def of(cls, maps: Tensor, runs: int, first: int) -> "Split":
+    def of(cls, maps: Tensor, runs: int, first: int) -> "RowGrid":
         count, channels, height, width = maps.shape
         return cls(runs, count // runs * height * width, first * height * width, channels)
 
     def empty_for_parts(self, numbers: int, device: torch.device) -> Tensor:
-        """Room for some numbers of each channel in each part of each run: (S, 2, numbers, C)"""
+        """An uninitialised tensor of values per part and channel: (S, 2, numbers, C)"""
         return torch.empty(self.runs, 2, numbers, self.channels, device=device, dtype=torch.float32)
 
     def empty_sums(self, device: torch.device) -> Sums:
-        """Room for the sums of its chunks"""
         return Sums.empty(self.runs, self.chunks, self.channels, self.first_chunks, device)
 
     def sizes(self, sums: Sums) -> tuple[int, int, int, int, int, int]:
-        """sums: by chunks of its own or others"""
+        """The size arguments of a reduction. sums: over the chunks of this grid or of another."""
         return self.rows, self.channels, self.first_rows, self.chunk, sums.first_chunks, sums.values.shape[1]
 
     def tile_sizes(self) -> tuple[int, int, int, int, int]:
         return self.rows, self.channels, self.first_rows, self.first_tiles, self.tiles
 
     def blocks(self) -> dict[str, int]:
-        return {"BLOCK_R": self.block_r, "BLOCK_C": self.block_c, "ALIGNED": self.channels % 8 == 0, **LAUNCH_OPTIONS}
+        return {
+            "BLOCK_R": self.block_r,
+            "BLOCK_C": self.block_c,
+            "ALIGNED": is_aligned(self.channels),
+            **LAUNCH_OPTIONS,
+        }
 
     def reducing(self) -> dict[str, int]:
         options = {"STAGES": _REDUCING["stages"], "num_warps": _REDUCING["warps"]}
         return {**self.blocks(), "BLOCK_R": self.reduced_r, **options}
 
 
-def resolve_settings(maps: Tensor, split: Split, norm: Norm, moments: Sums | None = None) -> Tensor:
-    """Of each part: mean, one over the deviation, and the factor and summand that they make of a number, (S, 2, 4, C);
-    the running statistics are updated. moments: of the maps, if they are known"""
-    statistics = split.empty_for_parts(4, maps.device)
+def compute_statistics(maps: Tensor, grid: RowGrid, norm: Norm, moments: Sums | None = None) -> Tensor:
+    """Mean, 1 / std, scale and shift of each part, (S, 2, 4, C); updates the running statistics.
+
+    The normalised maps are maps * scale + shift. moments: of the maps, if they are known.
+    """
+    statistics = grid.empty_for_parts(4, maps.device)
     if moments is None:
-        moments = split.empty_sums(maps.device)
-        _moments[split.grid](maps, moments.values, *split.sizes(moments), **split.reducing())
-    _settle[split.channel_grid](
+        moments = grid.empty_sums(maps.device)
+        _moments[grid.chunk_grid](maps, moments.values, *grid.sizes(moments), **grid.reducing())
+    _finish_statistics[grid.channel_grid](
         maps,
         maps if moments.pivots is None else moments.pivots,
         moments.values,
         statistics,
         *norm,
-        *split.sizes(moments),
+        *grid.sizes(moments),
         PIVOTS=moments.pivots is not None,
         BLOCK_P=_PARTIALS,
         BLOCK_C=_MERGED_C,
@@ -207,58 +221,57 @@ def resolve_settings(maps: Tensor, split: Split, norm: Norm, moments: Sums | Non
     return statistics
 
 
-def applied(maps: Tensor, split: Split, statistics: Tensor, activation: int, added: Tensor | None = None) -> Tensor:
-    """activation(normalised maps + added)"""
+def normalise(maps: Tensor, grid: RowGrid, statistics: Tensor, activation: int, added: Tensor | None = None) -> Tensor:
+    """activation(maps * scale + shift + added)"""
     out = torch.empty_like(maps)
-    _apply[split.tile_grid](
+    _apply[grid.tile_grid](
         maps,
         statistics,
-        maps if added is None else in_rows(added),
+        maps if added is None else to_channels_last(added),
         out,
-        *split.tile_sizes(),
+        *grid.tile_sizes(),
         ACTIVATION=activation,
         ADDED=added is not None,
-        **split.blocks(),
+        **grid.blocks(),
     )
     return out
 
 
-def gradients_of(
-    gradient: Tensor, maps: Tensor, split: Split, statistics: Tensor, sums: Sums, weight: Tensor, activation: int
+def batch_norm_backward(
+    gradient: Tensor, maps: Tensor, grid: RowGrid, statistics: Tensor, sums: Sums, weight: Tensor, activation: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Those of maps, weight and bias, from that of the activated ones, and its sums behind the activation"""
-    # Of each part what the gradient, the number itself and one are multiplied by.
-    factors = split.empty_for_parts(3, maps.device)
+    """The gradients of maps, weight and bias. sums: of the gradient before the activation."""
+    # The gradient of the maps is factors[0] * gradient + factors[1] * maps + factors[2], for each part.
+    factors = grid.empty_for_parts(3, maps.device)
     of_weight, of_bias = torch.empty_like(weight), torch.empty_like(weight)
-    _settle_backward[split.channel_grid](
+    _finish_backward[grid.channel_grid](
         sums.values,
         statistics,
         factors,
         of_weight,
         of_bias,
-        *split.sizes(sums),
+        *grid.sizes(sums),
         BLOCK_P=_PARTIALS,
         BLOCK_C=_MERGED_C,
         **LAUNCH_OPTIONS,
     )
     of_maps = torch.empty_like(maps)
-    _apply_backward[split.tile_grid](
+    _apply_backward[grid.tile_grid](
         gradient,
         maps,
         statistics,
         factors,
         of_maps,
-        *split.tile_sizes(),
+        *grid.tile_sizes(),
         ACTIVATION=activation,
-        **split.blocks(),
+        **grid.blocks(),
     )
     return of_maps, of_weight, of_bias
 
 
 @triton.jit
-def _own_rows(number, rows, first_rows, chunk, first_chunks, chunks):
-    """Which part a chunk belongs to, counted over those of all runs; the row that part begins with; the chunk's rows,
-    from and to."""
+def _chunk_rows(number, rows, first_rows, chunk, first_chunks, chunks):
+    """The part of a chunk (counted over all runs), the part's first row, and the start and end of the chunk's rows"""
     run, number = number // chunks, number % chunks
     second = number >= first_chunks
     begin = run * rows + tl.where(second, first_rows, 0)
@@ -268,7 +281,7 @@ def _own_rows(number, rows, first_rows, chunk, first_chunks, chunks):
 
 
 @triton.jit
-def activation_of(z, ACTIVATION: tl.constexpr):
+def activate(z, ACTIVATION: tl.constexpr):
     if ACTIVATION == 1:
         z = tl.maximum(z, 0.0)
     if ACTIVATION == 2:
@@ -277,7 +290,7 @@ def activation_of(z, ACTIVATION: tl.constexpr):
 
 
 @triton.jit
-def through_activation(gradient, z, ACTIVATION: tl.constexpr):
+def activate_backward(gradient, z, ACTIVATION: tl.constexpr):
     if ACTIVATION == 1:
         gradient = tl.where(z > 0, gradient, 0.0)
     if ACTIVATION == 2:
@@ -288,7 +301,7 @@ def through_activation(gradient, z, ACTIVATION: tl.constexpr):
 
 @triton.jit
 def store_sums(partial, number, one, other, channels, column):
-    """Both sums of a chunk over its rows, one and other (R, C): partial (chunks, 2, C)"""
+    """Store the sums of `one` and `other` (R, C) over the rows in partial (chunks, 2, C)"""
     target, inside = partial + number * 2 * channels + column, column < channels
     tl.store(target, tl.sum(one, axis=0), mask=inside)
     tl.store(target + channels, tl.sum(other, axis=0), mask=inside)
@@ -309,15 +322,14 @@ def _moments(
     STAGES: tl.constexpr,
     ALIGNED: tl.constexpr,
 ):
-    """Of each chunk the sums of the distances from the pivot, and of their squares: partial (S, chunks, 2, C).
+    """The sums of the differences from the pivot, and of their squares, per chunk: partial (S, chunks, 2, C).
 
-    The pivot is the number that the chunk's part begins with: measured from there, a mean far from zero costs hardly a
-    digit; and as all chunks of a part measure from the same, their sums just add up.
+    The pivot is the first row of the chunk's part. Relative to it, a mean far from zero loses hardly any digits, and as
+    all chunks of a part share it, their sums can be added.
     """
-    if ALIGNED:
-        channels = channels // 8 * 8  # so that the compiler knows
-    number, column = own_part(channels, BLOCK_C)
-    _, begin, start, end = _own_rows(number, rows, first_rows, chunk, first_chunks, chunks)
+    channels = align(channels, ALIGNED)
+    number, column = program_block(channels, BLOCK_C)
+    _, begin, start, end = _chunk_rows(number, rows, first_rows, chunk, first_chunks, chunks)
     inside = column < channels
     pivot = tl.load(maps + begin * channels + column, mask=inside, other=0.0).to(tl.float32)
     sums = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
@@ -334,11 +346,10 @@ def _moments(
 
 
 @triton.jit
-def _added_up(
+def _sum_chunks(
     partial, run, first_chunks, chunks, channels, column, inside, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr
 ):
-    """Both sums of a run's chunks, for its first part and for its second. All are read at once: what waits for memory
-    waits a single time."""
+    """Both sums over a run's chunks, for the first part and for the second. All loads are issued before any is used."""
     sums = tl.zeros((BLOCK_C,), tl.float32)
     products = tl.zeros((BLOCK_C,), tl.float32)
     second_sums = tl.zeros((BLOCK_C,), tl.float32)
@@ -358,7 +369,7 @@ def _added_up(
 
 
 @triton.jit(do_not_specialize=_SIZES)
-def _settle(
+def _finish_statistics(
     maps,
     pivots,
     partial,
@@ -379,9 +390,9 @@ def _settle(
     BLOCK_P: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
-    """The statistics (S, 2, 4, C) of both parts, and the running ones, updated by one part after the other.
+    """The statistics (S, 2, 4, C) of both parts. The running statistics are updated by the first, then the second.
 
-    PIVOTS: what distances were measured from is there, (S, 2, C); else it is as in `_moments`.
+    PIVOTS: `pivots` (S, 2, C) is given; otherwise the pivots are those of `_moments`.
     """
     run = tl.program_id(1)
     column = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
@@ -389,15 +400,15 @@ def _settle(
     own = run * channels + column
     weight = tl.load(weights + own, mask=inside, other=0.0).to(tl.float32)
     bias = tl.load(biases + own, mask=inside, other=0.0).to(tl.float32)
-    long_mean = tl.load(running_mean + own, mask=inside, other=0.0)
-    long_var = tl.load(running_var + own, mask=inside, other=0.0)
-    # For a part without images, some numbers that are not used.
+    new_mean = tl.load(running_mean + own, mask=inside, other=0.0)
+    new_var = tl.load(running_var + own, mask=inside, other=0.0)
+    # A part without images reads values that are not used.
     own_pivots, second_pivots = maps + run * rows * channels, tl.minimum(first_rows, rows - 1) * channels
     if PIVOTS:
         own_pivots, second_pivots = pivots + run * 2 * channels, channels
     pivot = tl.load(own_pivots + column, mask=inside, other=0.0).to(tl.float32)
     second_pivot = tl.load(own_pivots + second_pivots + column, mask=inside, other=0.0).to(tl.float32)
-    sums, squares, second_sums, second_squares = _added_up(
+    sums, squares, second_sums, second_squares = _sum_chunks(
         partial, run, first_chunks, chunks, channels, column, inside, BLOCK_P, BLOCK_C
     )
     for part in tl.static_range(2):
@@ -406,9 +417,9 @@ def _settle(
             count = rows - first_rows
             pivot, sums, squares = second_pivot, second_sums, second_squares
         if count > 0:
-            away = sums / count.to(tl.float32)
-            mean = pivot + away
-            var = tl.maximum(squares / count.to(tl.float32) - away * away, 0.0)
+            offset = sums / count.to(tl.float32)
+            mean = pivot + offset
+            var = tl.maximum(squares / count.to(tl.float32) - offset * offset, 0.0)
             inverse = 1.0 / tl.sqrt(var + epsilon)
             factor = weight * inverse
             target = statistics + (run * 2 + part) * 4 * channels + column
@@ -417,10 +428,10 @@ def _settle(
             tl.store(target + 2 * channels, factor, mask=inside)
             tl.store(target + 3 * channels, bias - mean * factor, mask=inside)
             unbiased = var * (count.to(tl.float32) / tl.maximum(count - 1, 1).to(tl.float32))
-            long_mean += momentum * (mean - long_mean)
-            long_var += momentum * (unbiased - long_var)
-    tl.store(running_mean + own, long_mean, mask=inside)
-    tl.store(running_var + own, long_var, mask=inside)
+            new_mean += momentum * (mean - new_mean)
+            new_var += momentum * (unbiased - new_var)
+    tl.store(running_mean + own, new_mean, mask=inside)
+    tl.store(running_var + own, new_var, mask=inside)
 
 
 @triton.jit(do_not_specialize=_SIZES)
@@ -440,22 +451,21 @@ def _apply(
     BLOCK_C: tl.constexpr,
     ALIGNED: tl.constexpr,
 ):
-    if ALIGNED:
-        channels = channels // 8 * 8  # so that the compiler knows
-    number, column = own_part(channels, BLOCK_C, BACK=True)
-    part, _, start, end = _own_rows(number, rows, first_rows, BLOCK_R, first_tiles, tiles)
+    channels = align(channels, ALIGNED)
+    number, column = program_block(channels, BLOCK_C, REVERSE=True)
+    part, _, start, end = _chunk_rows(number, rows, first_rows, BLOCK_R, first_tiles, tiles)
     row = start + tl.arange(0, BLOCK_R)
     inside = column < channels
     mask = (row < end)[:, None] & inside[None, :]
     place = row[:, None] * channels + column[None, :]
     own = statistics + part * 4 * channels + column
     factor = tl.load(own + 2 * channels, mask=inside, other=0.0)
-    summand = tl.load(own + 3 * channels, mask=inside, other=0.0)
+    shift = tl.load(own + 3 * channels, mask=inside, other=0.0)
     value = tl.load(maps + place, mask=mask, other=0.0).to(tl.float32)
-    z = value * factor[None, :] + summand[None, :]
+    z = value * factor[None, :] + shift[None, :]
     if ADDED:
         z += tl.load(added + place, mask=mask, other=0.0).to(tl.float32)
-    tl.store(out + place, activation_of(z, ACTIVATION), mask=mask)
+    tl.store(out + place, activate(z, ACTIVATION), mask=mask)
 
 
 @triton.jit(do_not_specialize=_SIZES)
@@ -479,20 +489,18 @@ def _backward_sums(
     STAGES: tl.constexpr,
     ALIGNED: tl.constexpr,
 ):
-    """Of each chunk the sums of the gradient, and of the gradient times the distance from the mean: partial
-    (S, chunks, 2, C).
+    """The sums of the gradient, and of the gradient times the difference from the mean, per chunk: (S, chunks, 2, C).
 
-    ACTIVATED: what relu gave is there, and the gradient that passes through it is written out.
+    ACTIVATED: the output of relu is given, and the gradient before relu is written to `passed`.
     """
-    if ALIGNED:
-        channels = channels // 8 * 8  # so that the compiler knows
-    number, column = own_part(channels, BLOCK_C)
-    part, _, start, end = _own_rows(number, rows, first_rows, chunk, first_chunks, chunks)
+    channels = align(channels, ALIGNED)
+    number, column = program_block(channels, BLOCK_C)
+    part, _, start, end = _chunk_rows(number, rows, first_rows, chunk, first_chunks, chunks)
     inside = column < channels
     own = statistics + part * 4 * channels + column
     mean = tl.load(own, mask=inside, other=0.0)
     factor = tl.load(own + 2 * channels, mask=inside, other=0.0)
-    summand = tl.load(own + 3 * channels, mask=inside, other=0.0)
+    shift = tl.load(own + 3 * channels, mask=inside, other=0.0)
     sums = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
     products = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
     for top in tl.range(start, end, BLOCK_R, num_stages=STAGES):
@@ -505,15 +513,15 @@ def _backward_sums(
             gradient = tl.where(tl.load(activated + place, mask=mask, other=0.0) > 0, gradient, 0.0)
             tl.store(passed + place, gradient, mask=mask)
         else:
-            gradient = through_activation(gradient, value * factor[None, :] + summand[None, :], ACTIVATION)
+            gradient = activate_backward(gradient, value * factor[None, :] + shift[None, :], ACTIVATION)
         sums += gradient
         products += gradient * (value - mean[None, :])
     store_sums(partial, number, sums, products, channels, column)
 
 
 @triton.jit
-def _statistics_of(part, statistics, channels, column, inside):
-    """Mean, one over the deviation, and factor of a part; no numbers that mean anything if it has no images."""
+def _load_statistics(part, statistics, channels, column, inside):
+    """Mean, 1 / std and scale of a part; undefined if it has no images."""
     own = statistics + part * 4 * channels + column
     mean = tl.load(own, mask=inside, other=0.0)
     inverse = tl.load(own + channels, mask=inside, other=0.0)
@@ -521,7 +529,7 @@ def _statistics_of(part, statistics, channels, column, inside):
 
 
 @triton.jit(do_not_specialize=_SIZES)
-def _settle_backward(
+def _finish_backward(
     partial,
     statistics,
     factors,
@@ -536,14 +544,14 @@ def _settle_backward(
     BLOCK_P: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
-    """The gradients of weight and bias (S, C), and what `_apply_backward` needs of each part, (S, 2, 3, C)."""
+    """The gradients of weight and bias (S, C), and the factors of each part for `_apply_backward`, (S, 2, 3, C)."""
     run = tl.program_id(1)
     column = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     inside = column < channels
-    # Before the sums, so that memory brings them meanwhile.
-    mean, inverse, factor = _statistics_of(run * 2, statistics, channels, column, inside)
-    second_mean, second_inverse, second_factor = _statistics_of(run * 2 + 1, statistics, channels, column, inside)
-    sums, products, second_sums, second_products = _added_up(
+    # Loaded before the sums, so that the loads overlap.
+    mean, inverse, factor = _load_statistics(run * 2, statistics, channels, column, inside)
+    second_mean, second_inverse, second_factor = _load_statistics(run * 2 + 1, statistics, channels, column, inside)
+    sums, products, second_sums, second_products = _sum_chunks(
         partial, run, first_chunks, chunks, channels, column, inside, BLOCK_P, BLOCK_C
     )
     weight_gradient = tl.zeros((BLOCK_C,), tl.float32)
@@ -555,11 +563,11 @@ def _settle_backward(
             sums, products = second_sums, second_products
             mean, inverse, factor = second_mean, second_inverse, second_factor
         if count > 0:
-            of_number = -factor * inverse * inverse * products / count.to(tl.float32)
+            of_value = -factor * inverse * inverse * products / count.to(tl.float32)
             target = factors + (run * 2 + part) * 3 * channels + column
             tl.store(target, factor, mask=inside)
-            tl.store(target + channels, of_number, mask=inside)
-            tl.store(target + 2 * channels, -factor * sums / count.to(tl.float32) - of_number * mean, mask=inside)
+            tl.store(target + channels, of_value, mask=inside)
+            tl.store(target + 2 * channels, -factor * sums / count.to(tl.float32) - of_value * mean, mask=inside)
             weight_gradient += products * inverse
             bias_gradient += sums
     tl.store(of_weight + run * channels + column, weight_gradient, mask=inside)
@@ -583,23 +591,22 @@ def _apply_backward(
     BLOCK_C: tl.constexpr,
     ALIGNED: tl.constexpr,
 ):
-    if ALIGNED:
-        channels = channels // 8 * 8  # so that the compiler knows
-    number, column = own_part(channels, BLOCK_C, BACK=True)
-    part, _, start, end = _own_rows(number, rows, first_rows, BLOCK_R, first_tiles, tiles)
+    channels = align(channels, ALIGNED)
+    number, column = program_block(channels, BLOCK_C, REVERSE=True)
+    part, _, start, end = _chunk_rows(number, rows, first_rows, BLOCK_R, first_tiles, tiles)
     row = start + tl.arange(0, BLOCK_R)
     inside = column < channels
     mask = (row < end)[:, None] & inside[None, :]
     place = row[:, None] * channels + column[None, :]
     own = statistics + part * 4 * channels + column
     factor = tl.load(own + 2 * channels, mask=inside, other=0.0)
-    summand = tl.load(own + 3 * channels, mask=inside, other=0.0)
+    shift = tl.load(own + 3 * channels, mask=inside, other=0.0)
     ours = factors + part * 3 * channels + column
     of_gradient = tl.load(ours, mask=inside, other=0.0)
-    of_number = tl.load(ours + channels, mask=inside, other=0.0)
+    of_value = tl.load(ours + channels, mask=inside, other=0.0)
     constant = tl.load(ours + 2 * channels, mask=inside, other=0.0)
     value = tl.load(maps + place, mask=mask, other=0.0).to(tl.float32)
     gradient = tl.load(gradients + place, mask=mask, other=0.0).to(tl.float32)
-    gradient = through_activation(gradient, value * factor[None, :] + summand[None, :], ACTIVATION)
-    result = of_gradient[None, :] * gradient + of_number[None, :] * value + constant[None, :]
+    gradient = activate_backward(gradient, value * factor[None, :] + shift[None, :], ACTIVATION)
+    result = of_gradient[None, :] * gradient + of_value[None, :] * value + constant[None, :]
     tl.store(out + place, result, mask=mask)

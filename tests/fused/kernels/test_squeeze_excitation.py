@@ -43,11 +43,11 @@ def is_channels_last(maps: Tensor) -> bool:
 
 
 def check_means(shape: tuple[int, int, int, int], dtype: torch.dtype) -> None:
-    from memwrap.fused.kernels.gating import means
+    from memwrap.fused.kernels.squeeze_excitation import global_average_pool
 
     maps = numbers(*shape, dtype=dtype).requires_grad_()
     exact_maps = exactly(maps)
-    found, exact = means(maps), exact_maps.mean(dim=(2, 3), keepdim=True)
+    found, exact = global_average_pool(maps), exact_maps.mean(dim=(2, 3), keepdim=True)
     assert found.dtype == dtype
     assert_rounded(found, exact, numbers_added=1)
     gradient = numbers(*exact.shape, dtype=dtype, seed=1)
@@ -58,12 +58,12 @@ def check_means(shape: tuple[int, int, int, int], dtype: torch.dtype) -> None:
 
 
 def check_gated(shape: tuple[int, int, int, int], dtype: torch.dtype, gates_dtype: torch.dtype) -> None:
-    from memwrap.fused.kernels.gating import gated
+    from memwrap.fused.kernels.squeeze_excitation import scale_channels
 
     maps = numbers(*shape, dtype=dtype).requires_grad_()
     gates = numbers(*shape[:2], 1, 1, dtype=gates_dtype, seed=1).requires_grad_()
     exact_maps, exact_gates = exactly(maps), exactly(gates)
-    found, exact = gated(maps, gates), exact_maps * exact_gates
+    found, exact = scale_channels(maps, gates), exact_maps * exact_gates
     assert found.dtype == dtype
     assert is_channels_last(found)
     assert_rounded(found, exact, numbers_added=1)
@@ -99,18 +99,18 @@ def test_maps_and_gates_may_differ_in_dtype() -> None:
 @runs_kernels
 def test_several_programs_share_the_images(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many are shared, with less of each at a time: here 2 images, and but one for the last program."""
-    from memwrap.fused.kernels import gating
+    from memwrap.fused.kernels import squeeze_excitation
 
-    monkeypatch.setattr(gating, "_TILE", 128)
+    monkeypatch.setattr(squeeze_excitation, "_TILE", 128)
     shape = (5, 40, 2, 2)
-    assert gating._image_grid(torch.empty(shape)) == (3 * 3,)  # times blocks of channels
+    assert squeeze_excitation._image_grid(torch.empty(shape)) == (3 * 3,)  # times blocks of channels
     check_means(shape, torch.float32)
     check_gated(shape, torch.float32, torch.float32)
 
 
 @runs_kernels
 def test_what_lies_otherwise_in_memory_gives_the_same() -> None:
-    from memwrap.fused.kernels.gating import gated, means
+    from memwrap.fused.kernels.squeeze_excitation import global_average_pool, scale_channels
 
     maps, gates = numbers(3, 8, 2, 3, dtype=torch.float32), numbers(3, 8, 1, 1, dtype=torch.float32, seed=1)
     turned = gates.flatten(1).t().contiguous().t().view(3, 8, 1, 1)
@@ -118,43 +118,43 @@ def test_what_lies_otherwise_in_memory_gives_the_same() -> None:
     in_planes = maps.contiguous()
     assert not any(each.is_contiguous() for each in (turned, among_others))
     assert not is_channels_last(in_planes)
-    expected = gated(maps, gates)
-    assert gated(maps, turned).equal(expected)
-    assert gated(maps, among_others).equal(expected)
-    assert gated(in_planes, gates).equal(expected)
-    assert is_channels_last(gated(in_planes, gates))
-    assert means(in_planes).equal(means(maps))
+    expected = scale_channels(maps, gates)
+    assert scale_channels(maps, turned).equal(expected)
+    assert scale_channels(maps, among_others).equal(expected)
+    assert scale_channels(in_planes, gates).equal(expected)
+    assert is_channels_last(scale_channels(in_planes, gates))
+    assert global_average_pool(in_planes).equal(global_average_pool(maps))
 
 
 @runs_kernels
 def test_gradients_may_lie_otherwise_in_memory() -> None:
     """A sum's gradient is a single number, expanded."""
-    from memwrap.fused.kernels.gating import gated, means
+    from memwrap.fused.kernels.squeeze_excitation import global_average_pool, scale_channels
 
     maps = numbers(2, 8, 2, 3, dtype=torch.float32).requires_grad_()
     gates = numbers(2, 8, 1, 1, dtype=torch.float32, seed=1).requires_grad_()
-    of_maps, of_gates = torch.autograd.grad(gated(maps, gates).sum(), (maps, gates))
+    of_maps, of_gates = torch.autograd.grad(scale_channels(maps, gates).sum(), (maps, gates))
     assert of_maps.equal(gates.detach().expand_as(maps))
     assert_close(of_gates, maps.detach().sum(dim=(2, 3), keepdim=True))
-    (of_maps,) = torch.autograd.grad(means(maps).sum(), maps)
+    (of_maps,) = torch.autograd.grad(global_average_pool(maps).sum(), maps)
     assert_close(of_maps, torch.full_like(maps, 1 / 6))
 
 
 @runs_kernels
 def test_gates_that_do_not_belong_to_the_maps_are_refused() -> None:
-    from memwrap.fused.kernels.gating import gated
+    from memwrap.fused.kernels.squeeze_excitation import scale_channels
 
     maps = torch.zeros(2, 8, 2, 2, device=DEVICE)
     with pytest.raises(InputError, match=r"gates of shape \(1, 8, 1, 1\) for maps of shape \(2, 8, 2, 2\); expected"):
-        gated(maps, torch.zeros(1, 8, 1, 1, device=DEVICE))
+        scale_channels(maps, torch.zeros(1, 8, 1, 1, device=DEVICE))
 
 
 @runs_kernels
 def test_maps_that_the_kernels_cannot_count_are_refused() -> None:
-    from memwrap.fused.kernels.gating import gated, means
+    from memwrap.fused.kernels.squeeze_excitation import global_average_pool, scale_channels
 
     maps = torch.zeros(1, 1, 1, 1).expand(2**16, 2**15, 1, 1)
-    with pytest.raises(InputError, match="hold 2147483648 numbers"):
-        means(maps)
-    with pytest.raises(InputError, match="hold 2147483648 numbers"):
-        gated(maps, maps)
+    with pytest.raises(InputError, match="2147483648"):
+        global_average_pool(maps)
+    with pytest.raises(InputError, match="2147483648"):
+        scale_channels(maps, maps)

@@ -1,8 +1,8 @@
-"""The means of maps and their gating, as squeeze-and-excitation does both, for maps in torch's channels_last layout.
+"""Global average pooling and channel scaling, the two parts of squeeze-and-excitation, for maps in channels_last.
 
-Hardly anything is computed, so time goes where bytes go; torch takes small steps through them, and brings the gradients
-of means in another layout, which slows down all that follows. Here each kernel reads and writes its maps once, and one
-makes both gradients of the gating.
+Both are bound by memory bandwidth. torch uses several kernels with narrow loads, and returns the gradient of a mean in
+another layout, which slows down the kernels after it. Here each kernel reads and writes the maps once, and one kernel
+computes both gradients of the scaling.
 """
 
 from typing import Any
@@ -13,40 +13,40 @@ import triton.language as tl
 from torch import Tensor
 
 from memwrap.errors import InputError
-from memwrap.fused.kernels.blocks import in_rows, own_part, width_of
+from memwrap.fused.kernels.tiling import align, channel_block, is_aligned, program_block, to_channels_last
 from memwrap.nn.gpu import LAUNCH_OPTIONS
 
-_TILE = 4096  # numbers that a program holds at a time
+_TILE = 4096  # elements that a program holds at a time
 _WARPS = 4
 
-# Kernels are compiled once for all sizes but that of a row, whose alignment decides how many numbers a load takes.
+# Kernels are compiled once for all sizes except the number of channels, whose alignment decides the width of loads.
 _SIZES = ["images", "positions", "rows"]
 
 
-def means(maps: Tensor) -> Tensor:
-    """The means over all positions: maps (N, C, H, W) in channels_last -> (N, C, 1, 1), in the dtype of maps"""
-    out: Tensor = _Means.apply(maps)
+def global_average_pool(maps: Tensor) -> Tensor:
+    """maps (N, C, H, W) in channels_last -> means over all positions (N, C, 1, 1), in the dtype of maps"""
+    out: Tensor = _GlobalAveragePool.apply(maps)
     return out
 
 
-def gated(maps: Tensor, gates: Tensor) -> Tensor:
+def scale_channels(maps: Tensor, gates: Tensor) -> Tensor:
     """maps * gates: (N, C, H, W) in channels_last, (N, C, 1, 1) -> (N, C, H, W), in the dtype of maps"""
     if gates.shape != (*maps.shape[:2], 1, 1):
         raise InputError(
             f"gates of shape {tuple(gates.shape)} for maps of shape {tuple(maps.shape)}; expected one gate for each "
             f"channel of each image: {(*maps.shape[:2], 1, 1)}"
         )
-    out: Tensor = _Gated.apply(maps, gates)
+    out: Tensor = _ScaleChannels.apply(maps, gates)
     return out
 
 
-class _Means(torch.autograd.Function):
+class _GlobalAveragePool(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, maps: Tensor) -> Tensor:
-        maps = in_rows(maps)
+        maps = to_channels_last(maps)
         ctx.shape = maps.shape
         out = torch.empty((*maps.shape[:2], 1, 1), device=maps.device, dtype=maps.dtype)
-        _average[_image_grid(maps)](maps, out, *_image_sizes(maps), **_image_blocks(maps))
+        _pool[_image_grid(maps)](maps, out, *_image_sizes(maps), **_image_blocks(maps))
         return out
 
     @staticmethod
@@ -55,30 +55,30 @@ class _Means(torch.autograd.Function):
         of_maps = torch.empty(
             ctx.shape, device=gradient.device, dtype=gradient.dtype, memory_format=torch.channels_last
         )
-        _spread[_row_grid(of_maps)](gradient, of_maps, *_row_sizes(of_maps), **_row_blocks(of_maps))
+        _pool_backward[_row_grid(of_maps)](gradient, of_maps, *_row_sizes(of_maps), **_row_blocks(of_maps))
         return of_maps
 
 
-class _Gated(torch.autograd.Function):
+class _ScaleChannels(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, maps: Tensor, gates: Tensor) -> Tensor:
-        maps, gates = in_rows(maps), gates.contiguous()
+        maps, gates = to_channels_last(maps), gates.contiguous()
         ctx.save_for_backward(maps, gates)
         out = torch.empty_like(maps)
-        _gate[_row_grid(maps)](maps, gates, out, *_row_sizes(maps), **_row_blocks(maps))
+        _scale[_row_grid(maps)](maps, gates, out, *_row_sizes(maps), **_row_blocks(maps))
         return out
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
         maps, gates = ctx.saved_tensors
         of_maps, of_gates = torch.empty_like(maps), torch.empty_like(gates)
-        _gate_backward[_image_grid(maps)](
-            in_rows(gradients[0]), maps, gates, of_maps, of_gates, *_image_sizes(maps), **_image_blocks(maps)
+        _scale_backward[_image_grid(maps)](
+            to_channels_last(gradients[0]), maps, gates, of_maps, of_gates, *_image_sizes(maps), **_image_blocks(maps)
         )
         return of_maps, of_gates
 
 
-# Kernels that sum over positions: a program has all those of its images, so that no other has to add up.
+# Kernels that sum over positions: a program has all positions of its images, so no second reduction is needed.
 
 
 def _image_grid(maps: Tensor) -> tuple[int]:
@@ -92,21 +92,14 @@ def _image_sizes(maps: Tensor) -> tuple[int, int, int]:
 
 
 def _image_blocks(maps: Tensor) -> dict[str, int]:
-    """Of small images a program takes several; through a large one it goes tile by tile."""
+    """A program takes several small images, or goes through a large one tile by tile."""
     _, positions, channels = _image_sizes(maps)
-    block_c = width_of(channels)
+    block_c = channel_block(channels)
     block_p = min(triton.next_power_of_2(positions), _TILE // block_c)
-    return {
-        "BLOCK_I": _TILE // (block_p * block_c),
-        "BLOCK_P": block_p,
-        "BLOCK_C": block_c,
-        "ALIGNED": channels % 8 == 0,
-        "num_warps": _WARPS,
-        **LAUNCH_OPTIONS,
-    }
+    return {"BLOCK_I": _TILE // (block_p * block_c), "BLOCK_P": block_p, **_common_options(channels)}
 
 
-# Kernels that do the same with each row, whichever image it is of.
+# Elementwise kernels: a program takes rows, of any image.
 
 
 def _row_grid(maps: Tensor) -> tuple[int]:
@@ -122,38 +115,42 @@ def _row_sizes(maps: Tensor) -> tuple[int, int, int]:
 
 def _row_blocks(maps: Tensor) -> dict[str, int]:
     channels = maps.shape[1]
-    block_c = width_of(channels)
+    return {"BLOCK_R": _TILE // channel_block(channels), **_common_options(channels)}
+
+
+def _common_options(channels: int) -> dict[str, int]:
     return {
-        "BLOCK_R": _TILE // block_c,
-        "BLOCK_C": block_c,
-        "ALIGNED": channels % 8 == 0,
+        "BLOCK_C": channel_block(channels),
+        "ALIGNED": is_aligned(channels),
         "num_warps": _WARPS,
         **LAUNCH_OPTIONS,
     }
 
 
 @triton.jit
-def _own_images(images, channels, BLOCK_I: tl.constexpr, BLOCK_C: tl.constexpr):
-    """This program's images (I,) and channels (C,), and which of both there are: (I, C)"""
-    number, column = own_part(channels, BLOCK_C)
+def _program_images(images, channels, BLOCK_I: tl.constexpr, BLOCK_C: tl.constexpr):
+    """This program's images (I,) and channels (C,), and which of them exist (I, C)"""
+    number, column = program_block(channels, BLOCK_C)
     image = number * BLOCK_I + tl.arange(0, BLOCK_I)
     return image, column, (image < images)[:, None] & (column < channels)[None, :]
 
 
 @triton.jit
-def _own_positions(image, column, there, top, positions, channels, BLOCK_P: tl.constexpr):
-    """Where the numbers of the positions from `top` on lie, and which there are: both (P, I, C). In this order threads
-    share images and channels before they share positions, and have less to add up among each other."""
+def _own_positions(image, column, exists, top, positions, channels, BLOCK_P: tl.constexpr):
+    """Offsets of the elements at the positions from `top` on, and which of them exist: (P, I, C) each
+
+    With positions first, threads divide images and channels before positions, and exchange fewer partial sums.
+    """
     position = top + tl.arange(0, BLOCK_P)
     row = image[None, :] * positions + position[:, None]
     place = row[:, :, None] * channels + column[None, None, :]
-    return place, (position < positions)[:, None, None] & there[None, :, :]
+    return place, (position < positions)[:, None, None] & exists[None, :, :]
 
 
 @triton.jit
-def _own_rows(rows, positions, channels, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr):
-    """Where the numbers of this program's rows lie, where those of their images, and which there are: all (R, C)"""
-    number, column = own_part(channels, BLOCK_C)
+def _program_rows(rows, positions, channels, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr):
+    """Offsets of this program's elements, offsets of their images' channels, and which exist: (R, C) each"""
+    number, column = program_block(channels, BLOCK_C)
     row = number * BLOCK_R + tl.arange(0, BLOCK_R)
     place = row[:, None] * channels + column[None, :]
     of_image = (row // positions)[:, None] * channels + column[None, :]
@@ -161,7 +158,7 @@ def _own_rows(rows, positions, channels, BLOCK_R: tl.constexpr, BLOCK_C: tl.cons
 
 
 @triton.jit(do_not_specialize=_SIZES)
-def _average(
+def _pool(
     maps,
     out,
     images,
@@ -172,19 +169,18 @@ def _average(
     BLOCK_C: tl.constexpr,
     ALIGNED: tl.constexpr,
 ):
-    if ALIGNED:
-        channels = channels // 8 * 8  # so that the compiler knows
-    image, column, there = _own_images(images, channels, BLOCK_I, BLOCK_C)
+    channels = align(channels, ALIGNED)
+    image, column, exists = _program_images(images, channels, BLOCK_I, BLOCK_C)
     sums = tl.zeros((BLOCK_P, BLOCK_I, BLOCK_C), tl.float32)
     for top in range(0, positions, BLOCK_P):
-        place, mask = _own_positions(image, column, there, top, positions, channels, BLOCK_P)
+        place, mask = _own_positions(image, column, exists, top, positions, channels, BLOCK_P)
         sums += tl.load(maps + place, mask=mask, other=0.0).to(tl.float32)
     target = image[:, None] * channels + column[None, :]
-    tl.store(out + target, tl.sum(sums, axis=0) / positions, mask=there)
+    tl.store(out + target, tl.sum(sums, axis=0) / positions, mask=exists)
 
 
 @triton.jit(do_not_specialize=_SIZES)
-def _spread(
+def _pool_backward(
     gradients,
     of_maps,
     rows,
@@ -194,16 +190,14 @@ def _spread(
     BLOCK_C: tl.constexpr,
     ALIGNED: tl.constexpr,
 ):
-    """The way back from means: each position has the same share of the gradient."""
-    if ALIGNED:
-        channels = channels // 8 * 8  # so that the compiler knows
-    place, of_image, mask = _own_rows(rows, positions, channels, BLOCK_R, BLOCK_C)
+    channels = align(channels, ALIGNED)
+    place, of_image, mask = _program_rows(rows, positions, channels, BLOCK_R, BLOCK_C)
     gradient = tl.load(gradients + of_image, mask=mask, other=0.0).to(tl.float32)
     tl.store(of_maps + place, gradient / positions, mask=mask)
 
 
 @triton.jit(do_not_specialize=_SIZES)
-def _gate(
+def _scale(
     maps,
     gates,
     out,
@@ -214,16 +208,15 @@ def _gate(
     BLOCK_C: tl.constexpr,
     ALIGNED: tl.constexpr,
 ):
-    if ALIGNED:
-        channels = channels // 8 * 8  # so that the compiler knows
-    place, of_image, mask = _own_rows(rows, positions, channels, BLOCK_R, BLOCK_C)
+    channels = align(channels, ALIGNED)
+    place, of_image, mask = _program_rows(rows, positions, channels, BLOCK_R, BLOCK_C)
     value = tl.load(maps + place, mask=mask, other=0.0).to(tl.float32)
     gate = tl.load(gates + of_image, mask=mask, other=0.0).to(tl.float32)
     tl.store(out + place, value * gate, mask=mask)
 
 
 @triton.jit(do_not_specialize=_SIZES)
-def _gate_backward(
+def _scale_backward(
     gradients,
     maps,
     gates,
@@ -237,16 +230,15 @@ def _gate_backward(
     BLOCK_C: tl.constexpr,
     ALIGNED: tl.constexpr,
 ):
-    if ALIGNED:
-        channels = channels // 8 * 8  # so that the compiler knows
-    image, column, there = _own_images(images, channels, BLOCK_I, BLOCK_C)
+    channels = align(channels, ALIGNED)
+    image, column, exists = _program_images(images, channels, BLOCK_I, BLOCK_C)
     own = image[:, None] * channels + column[None, :]
-    gate = tl.load(gates + own, mask=there, other=0.0).to(tl.float32)
+    gate = tl.load(gates + own, mask=exists, other=0.0).to(tl.float32)
     sums = tl.zeros((BLOCK_P, BLOCK_I, BLOCK_C), tl.float32)
     for top in range(0, positions, BLOCK_P):
-        place, mask = _own_positions(image, column, there, top, positions, channels, BLOCK_P)
+        place, mask = _own_positions(image, column, exists, top, positions, channels, BLOCK_P)
         gradient = tl.load(gradients + place, mask=mask, other=0.0).to(tl.float32)
         value = tl.load(maps + place, mask=mask, other=0.0).to(tl.float32)
         tl.store(of_maps + place, gradient * gate[None, :, :], mask=mask)
         sums += gradient * value
-    tl.store(of_gates + own, tl.sum(sums, axis=0), mask=there)
+    tl.store(of_gates + own, tl.sum(sums, axis=0), mask=exists)

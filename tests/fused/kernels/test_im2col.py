@@ -62,30 +62,30 @@ def assert_rounded(found: Tensor, wanted: Tensor) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("shape", "kernel", "padding"), CASES)
 def test_neighbourhoods(shape: tuple[int, ...], kernel: Pair, padding: Pair, dtype: torch.dtype) -> None:
-    from memwrap.fused.kernels.neighbourhoods import neighbourhoods
+    from memwrap.fused.kernels.im2col import im2col
 
     maps, missing = numbers(*shape), missing_in(shape, kernel)
-    found = neighbourhoods(maps, kernel, padding, missing, dtype)
+    found = im2col(maps, kernel, padding, missing, dtype)
     assert_rounded(found, expected(maps, kernel, padding, missing, dtype))
 
 
 @runs_kernels
 @pytest.mark.parametrize("missing", [0, 3])
 def test_any_number_of_columns_may_be_missing(missing: int) -> None:
-    from memwrap.fused.kernels.neighbourhoods import neighbourhoods
+    from memwrap.fused.kernels.im2col import im2col
 
     maps = numbers(2, 3, 4, 5)
-    found = neighbourhoods(maps, (3, 3), (1, 1), missing, torch.float32)
+    found = im2col(maps, (3, 3), (1, 1), missing, torch.float32)
     assert found.equal(expected(maps, (3, 3), (1, 1), missing, torch.float32))
 
 
 @runs_kernels
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64, torch.uint8])
 def test_images_may_have_another_dtype(dtype: torch.dtype) -> None:
-    from memwrap.fused.kernels.neighbourhoods import neighbourhoods
+    from memwrap.fused.kernels.im2col import im2col
 
     maps = (20 * numbers(2, 3, 4, 5)).abs().to(dtype)
-    found = neighbourhoods(maps, (3, 3), (1, 1), 5, torch.float32)
+    found = im2col(maps, (3, 3), (1, 1), 5, torch.float32)
     assert found.equal(expected(maps, (3, 3), (1, 1), 5, torch.float32))
 
 
@@ -101,10 +101,10 @@ def test_images_may_have_another_dtype(dtype: torch.dtype) -> None:
     ],
 )
 def test_images_may_lie_anyhow_in_memory(laid: Callable[[Tensor], Tensor]) -> None:
-    from memwrap.fused.kernels.neighbourhoods import neighbourhoods
+    from memwrap.fused.kernels.im2col import im2col
 
     maps = laid(numbers(4, 3, 7, 9))
-    found = neighbourhoods(maps, (3, 2), (1, 2), 6, torch.float32)
+    found = im2col(maps, (3, 2), (1, 2), 6, torch.float32)
     assert found.equal(expected(maps.contiguous(), (3, 2), (1, 2), 6, torch.float32))
 
 
@@ -112,21 +112,21 @@ def test_images_may_lie_anyhow_in_memory(laid: Callable[[Tensor], Tensor]) -> No
 @pytest.mark.parametrize("step", [2**29, 2**30])
 def test_images_may_lie_far_apart_in_memory(step: int) -> None:
     """So far that a thread without a place would read where nothing is; or that 32 bits cannot count the numbers."""
-    from memwrap.fused.kernels.neighbourhoods import neighbourhoods
+    from memwrap.fused.kernels.im2col import im2col
 
     near = (20 * numbers(3, 1, 4, 5)).abs().to(torch.uint8)
     room = torch.empty(2 * step + near[0].numel(), dtype=torch.uint8, device=DEVICE)  # hardly any of it is touched
     far = room.as_strided(near.shape, (step, *near.stride()[1:])).copy_(near)
-    found = neighbourhoods(far, (3, 3), (1, 1), 7, torch.float32)
+    found = im2col(far, (3, 3), (1, 1), 7, torch.float32)
     assert found.equal(expected(near, (3, 3), (1, 1), 7, torch.float32))
 
 
 @runs_kernels
 def test_images_that_the_kernel_cannot_count_are_refused() -> None:
-    from memwrap.fused.kernels.neighbourhoods import neighbourhoods
+    from memwrap.fused.kernels.im2col import im2col
 
     maps = torch.zeros(1, 1, 1, 1, device=DEVICE)
-    with pytest.raises(InputError, match="hold 2147483648 numbers"):
-        neighbourhoods(maps.expand(2**16, 2**15, 1, 1), (1, 1), (0, 0), 0, torch.bfloat16)
-    with pytest.raises(InputError, match=r"shape \(65536, 64, 32, 16\) hold 2147483648 numbers"):
-        neighbourhoods(maps.expand(2**16, 1, 64, 32), (3, 3), (1, 1), 7, torch.bfloat16)
+    with pytest.raises(InputError, match="2147483648"):
+        im2col(maps.expand(2**16, 2**15, 1, 1), (1, 1), (0, 0), 0, torch.bfloat16)
+    with pytest.raises(InputError, match=r"\(65536, 64, 32, 16\) .*2147483648"):
+        im2col(maps.expand(2**16, 1, 64, 32), (3, 3), (1, 1), 7, torch.bfloat16)

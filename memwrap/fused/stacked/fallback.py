@@ -1,4 +1,4 @@
-"""What kernels do for several runs on a GPU, by torch, one run after the other."""
+"""Batch normalisation and dropout by torch, one run after the other, where there are no kernels."""
 
 from collections.abc import Callable
 
@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from memwrap.fused.kernels.norms import Norm
+from memwrap.fused.kernels.norm import Norm
 
-_ACTIVATED: dict[str, Callable[[Tensor], Tensor]] = {
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "none": lambda maps: maps,
     "relu": functional.relu,
     "silu": functional.silu,
@@ -16,17 +16,17 @@ _ACTIVATED: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def batch_norm(maps: Tensor, norm: Norm, activation: str, first: int | None) -> Tensor:
-    """Part by part: arguments as for `memwrap.fused.kernels.normalisation.batch_norm`"""
-    done = []
+    """Arguments as for `memwrap.fused.kernels.batch_norm.batch_norm`."""
+    out = []
     for run, images in enumerate(maps.chunk(len(norm.weight))):
-        statistics = norm.running_mean[run], norm.running_var[run], norm.weight[run], norm.bias[run]
+        state = norm.running_mean[run], norm.running_var[run], norm.weight[run], norm.bias[run]
         for part in images.tensor_split([first] if first is not None and first < len(images) else []):
-            done.append(functional.batch_norm(part, *statistics, True, norm.momentum, norm.epsilon))
-    return _ACTIVATED[activation](torch.cat(done))
+            out.append(functional.batch_norm(part, *state, True, norm.momentum, norm.epsilon))
+    return _ACTIVATIONS[activation](torch.cat(out))
 
 
 def dropout(values: Tensor, share: float, seeds: Tensor, number: int) -> Tensor:
-    """Arguments as for `memwrap.fused.kernels.dropout.dropout`; what is drawn is something else."""
+    """Arguments as for `memwrap.fused.kernels.dropout.dropout`. The values that it draws differ from the kernel's."""
     kept = [
         torch.rand(part.shape, generator=torch.Generator().manual_seed(int(seed) + number)) >= share
         for part, seed in zip(values.chunk(len(seeds)), seeds, strict=True)

@@ -9,8 +9,8 @@ import torch
 from memwrap import SettingsError, encoders, wrap
 from memwrap.data import InMemoryImages, LabelledImages, Transform
 from memwrap.errors import DivergedError
-from memwrap.fused import side_by_side
-from memwrap.fused.side_by_side import SideBySide, unfit
+from memwrap.fused import engine as fused_engine
+from memwrap.fused.engine import FusedEngine, unsupported_reason
 from memwrap.models.loading import Model
 from memwrap.nn.precision import exact_convolutions
 from memwrap.training.recipes import recipe, resolve_settings
@@ -86,8 +86,8 @@ def test_dropout_draws_what_it_would_have_drawn_alone() -> None:
     apart, together = ([dropping(seed, 0.5) for seed in (0, 1)] for _ in range(2))
     start, without = beginning(apart), dropping(0, 0.0)
     for one in (*apart, without):
-        SideBySide().train([one])
-    SideBySide().train(together)
+        FusedEngine().train([one])
+    FusedEngine().train(together)
     check_same(together, apart, start)
     with pytest.raises(AssertionError):  # as it does drop out
         check_same(together[:1], [without], start[:1])
@@ -99,7 +99,7 @@ def test_runs_end_as_if_each_had_been_alone(variant: str, memory: str) -> None:
     apart, together = ([trainer(seed, variant=variant, memory=memory) for seed in (0, 1, 2)] for _ in range(2))
     start = beginning(apart)
     one_by_one(apart)
-    assert SideBySide().train(together) == [None] * 3
+    assert FusedEngine().train(together) == [None] * 3
     check_same(together, apart, start)
     assert [each.progress.step for each in together] == [each.steps for each in apart]
 
@@ -121,9 +121,9 @@ def test_every_setting_counts_as_in_the_loop(changes: dict[str, Any]) -> None:
     apart, together, others = ([trainer(seed, **own) for seed in (0, 1)] for own in (changes, changes, {}))
     start = beginning(apart)
     one_by_one(apart)
-    SideBySide().train(together)
+    FusedEngine().train(together)
     check_same(together, apart, start)
-    SideBySide().train(others)
+    FusedEngine().train(others)
     with pytest.raises(AssertionError):  # without the change it is another run
         check_same(others, apart, start)
 
@@ -134,17 +134,17 @@ def test_rounding_to_bf16_is_that_of_autocast(memory: str) -> None:
     apart, together = ([trainer(seed, **changes) for seed in (0, 1)] for _ in range(2))
     start = beginning(apart)
     one_by_one(apart)
-    SideBySide().train(together)
+    FusedEngine().train(together)
     check_same(together, apart, start, share=0.1)
 
 
 def test_images_are_normalised_as_each_run_does() -> None:
     """Also by a graph that was made for others."""
-    engine = SideBySide()
-    for means in ((0.4, 0.1), (0.5, 0.9)):
+    engine = FusedEngine()
+    for channel_means in ((0.4, 0.1), (0.5, 0.9)):
         apart, together = ([trainer(seed) for seed in (0, 1)] for _ in range(2))
         for trainers in (apart, together):
-            for each, mean in zip(trainers, means, strict=True):
+            for each, mean in zip(trainers, channel_means, strict=True):
                 each.model.transform = Transform((3, 8, 8), (mean, 0.5, 0.6), (0.2, mean, 0.2))
         start = beginning(apart)
         one_by_one([trainer_of(each) for each in apart])
@@ -162,16 +162,16 @@ def test_draws_lie_on_the_device_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch
     apart, together = [trainer(0)], [trainer(0)]
     start = beginning(apart)
     one_by_one(apart)
-    monkeypatch.setattr(side_by_side, "STEPS_AT_ONCE", 4)
+    monkeypatch.setattr(fused_engine, "STEPS_PER_TRANSFER", 4)
     told: list[tuple[int, int]] = []
-    SideBySide().train(together, progress=lambda done, steps: told.append((done, steps)))
+    FusedEngine().train(together, progress=lambda done, steps: told.append((done, steps)))
     assert told == [(4, 9), (8, 9), (9, 9)]
     check_same(together, apart, start)
 
 
 def test_a_graph_serves_later_runs_also_of_fewer_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine, made, plain = SideBySide(), [], side_by_side._Group
-    monkeypatch.setattr(side_by_side, "_Group", lambda *arguments: made.append(arguments[1]) or plain(*arguments))
+    engine, made, plain = FusedEngine(), [], fused_engine._RunGroup
+    monkeypatch.setattr(fused_engine, "_RunGroup", lambda *arguments: made.append(arguments[1]) or plain(*arguments))
     for count, seeds in ((30, (0, 1)), (22, (2, 3)), (30, (4, 5)), (40, (6, 7))):
         apart, together = ([trainer(seed, count) for seed in seeds] for _ in range(2))
         start = beginning(apart)
@@ -185,7 +185,7 @@ def test_a_graph_serves_later_runs_also_of_fewer_images(monkeypatch: pytest.Monk
 
 
 def test_a_graph_does_not_serve_a_model_of_which_less_learns() -> None:
-    engine, frozen = SideBySide(), trainer(0)
+    engine, frozen = FusedEngine(), trainer(0)
     engine.train([trainer(0)])
     frozen.model.encoder.requires_grad_(False)
     before = copy.deepcopy(dict(frozen.model.encoder.named_parameters()))
@@ -201,7 +201,7 @@ def test_a_run_that_diverges_is_told_and_leaves_the_others_alone() -> None:
     with torch.no_grad():
         for parameter in together[1].model.parameters():
             parameter.fill_(torch.nan)
-    failures = SideBySide().train(together)
+    failures = FusedEngine().train(together)
     assert failures[0] is None
     assert isinstance(failures[1], DivergedError)
     rate = learning_rate(together[1].settings, 0, together[1].plan.steps_per_epoch)
@@ -212,34 +212,34 @@ def test_a_run_that_diverges_is_told_and_leaves_the_others_alone() -> None:
 
 
 def test_a_stop_is_heeded_between_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(side_by_side, "STEPS_AT_ONCE", 4)
+    monkeypatch.setattr(fused_engine, "STEPS_PER_TRANSFER", 4)
     run = trainer(0)
     answers = iter([False, True])
-    SideBySide().train([run], stop=lambda: next(answers))
+    FusedEngine().train([run], stop=lambda: next(answers))
     assert run.progress.step == 4
 
 
 def test_runs_of_different_kinds_are_refused() -> None:
     for others in ({"lr": 0.01}, {"variant": "standard"}, {"batch_size": 4}):
         with pytest.raises(SettingsError, match="differ in the seed alone"):
-            SideBySide().train([trainer(0), trainer(1, **others)])
+            FusedEngine().train([trainer(0), trainer(1, **others)])
     with pytest.raises(SettingsError, match="differ in the seed alone"):
-        SideBySide().train([trainer(0), trainer(1, count=50)])
+        FusedEngine().train([trainer(0), trainer(1, count=50)])
 
 
 def test_what_only_the_loop_can_train_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert unfit(trainer(0)) is None
-    assert unfit(trainer(0, optimizer="adamw")) == "its optimizer is adamw"
-    assert unfit(trainer(0, freeze=True)) == "its encoder is frozen"
+    assert unsupported_reason(trainer(0)) is None
+    assert unsupported_reason(trainer(0, optimizer="adamw")) == "its optimizer is adamw"
+    assert unsupported_reason(trainer(0, freeze=True)) == "its encoder is frozen"
     begun = trainer(0)
     next(begun.run())
-    assert unfit(begun) == "it has begun already"
+    assert unsupported_reason(begun) == "it has begun already"
     without_triton = trainer(0)
     without_triton.device = torch.device("cuda")
     monkeypatch.setattr("memwrap.nn.gpu.kernels_run_on", lambda _: False)
-    assert "Triton is missing" in str(unfit(without_triton))
-    with pytest.raises(SettingsError, match="cannot be trained beside others: its optimizer is adamw"):
-        SideBySide().train([trainer(0, optimizer="adamw")])
+    assert "Triton is missing" in str(unsupported_reason(without_triton))
+    with pytest.raises(SettingsError, match="its optimizer is adamw"):
+        FusedEngine().train([trainer(0, optimizer="adamw")])
 
 
 @needs_gpu
@@ -267,7 +267,7 @@ def test_a_captured_step_is_the_loops(encoder: str, memory: str, precision: str)
     with exact_convolutions(torch.zeros(1, device="cuda")):
         one_by_one(apart)
         one_by_one(exact)
-        assert SideBySide().train(together) == [None, None]
+        assert FusedEngine().train(together) == [None, None]
     check_as_exact(together, apart, exact, start)
 
 

@@ -5,7 +5,8 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from memwrap.fused.stacked.stack import Stack, StackedSgd
+from memwrap.fused.stacked.model import StackedModel
+from memwrap.fused.stacked.optimizer import StackedSGD
 from tests.training.toys import toy_model
 from tests.with_kernels import DEVICE, INTERPRETED, run_by_the_interpreter, runs_kernels, starts_the_interpreter
 
@@ -23,15 +24,15 @@ class Stepping:
     """A stack of runs that differ, and their optimiser. Losses are products, so gradients are what is given."""
 
     def __init__(self, kernels: bool, precision: torch.dtype, momentum: float = 0.9, clip: float = 0.0) -> None:
-        self.stack = Stack(toy_model().to(DEVICE), RUNS, precision, kernels)
+        self.stack = StackedModel(toy_model().to(DEVICE), RUNS, precision, kernels)
         self.rate = torch.zeros((), device=DEVICE)
-        self.optimizer = StackedSgd(self.stack, self.rate, momentum, 0.01, clip)
+        self.optimizer = StackedSGD(self.stack, self.rate, momentum, 0.01, clip)
         self.factors = {name: torch.zeros_like(leaf) for name, leaf in self.stack.leaves.items()}
         self.start()
 
     def start(self) -> None:
         self.stack.load([toy_model(seed=seed).to(DEVICE) for seed in range(RUNS)])
-        self.optimizer.forget()
+        self.optimizer.reset()
 
     def draw(self, number: int) -> None:
         """What one step needs: gradients of the runs differ in length, and one weight has none."""
@@ -49,7 +50,7 @@ class Stepping:
         self.optimizer.step()
 
 
-def check_same(one: Stack, other: Stack) -> None:
+def check_same(one: StackedModel, other: StackedModel) -> None:
     for name, weight in one.weights.items():
         assert_close(weight, other.weights[name], rtol=1e-5, atol=2e-6)
         check_copy(one.leaves[name], weight)
@@ -92,7 +93,7 @@ def test_a_graph_takes_the_steps_that_python_does(clip: float, precision: torch.
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         captured.step()
-    captured.optimizer.settle()
+    captured.optimizer.finish_capture()
     captured.start()
     for number in range(len(RATES)):
         captured.draw(number)
