@@ -1,8 +1,7 @@
-"""How good predictions are, and how far the memory samples behind them explain them; from tensors of a whole test set.
+"""Metrics of predictions and of explanations, as functions on tensors of a whole test set.
 
-The letters in the shapes: B inputs, M memory samples, C classes. Predictions come before labels in every signature.
-Shares and accuracies go from 0 to 1. Batches are joined before they are scored, by torch.cat of their predictions. What
-takes weights is called for each memory by itself, and its answers, one for each input, are joined likewise.
+Shapes: B inputs, M memory samples, C classes. Predictions come before labels in every signature. Accuracies and shares
+go from 0 to 1. Join batches with torch.cat before scoring; call what takes weights once for each memory.
 """
 
 from memwrap.metrics.classification import (

@@ -1,6 +1,5 @@
-"""What the metrics ask of the tensors that they are given, and the small steps that they share."""
+"""Argument checks of the metrics, and small steps that they share."""
 
-import math
 import operator
 
 import torch
@@ -8,38 +7,31 @@ from torch import Tensor
 
 from memwrap.errors import InputError
 
-# How far the sum of probabilities may be from one: a softmax in bfloat16 stays within 1/512, logits hardly ever do.
+# How far a sum of probabilities may be from one: a softmax in bfloat16 stays within 1/512, logits hardly ever do.
 SUM_TOLERANCE = 0.01
 
 
-def share(flags: Tensor) -> float:
-    """How many of the flags (N,), at least one, are up."""
+def fraction(flags: Tensor) -> float:
+    """The fraction of true flags (N,), N > 0."""
     return int(flags.sum()) / len(flags)
 
 
-def first_largest(values: Tensor) -> Tensor:
-    """values (B, N) -> (B,), int64: where each row is largest. torch.argmax may give any of several equal ones."""
-    places = torch.arange(values.shape[1], device=values.device, dtype=torch.int32)
+def first_argmax(values: Tensor) -> Tensor:
+    """The first index of each row's maximum; torch.argmax may return any of several. values (B, N) -> (B,), int64"""
+    indices = torch.arange(values.shape[1], device=values.device, dtype=torch.int32)
     largest = values == values.amax(1, keepdim=True)
-    return torch.where(largest, places, values.shape[1]).amin(1).long()
+    return torch.where(largest, indices, values.shape[1]).amin(1).long()
 
 
-def correct_ones(predictions: Tensor, labels: Tensor) -> Tensor:
+def correct_predictions(predictions: Tensor, labels: Tensor) -> Tensor:
     """predictions (B,), labels (B,) -> (B,), bool"""
-    predictions, labels = as_classes("predictions", predictions), as_classes("labels", labels)
-    check_pair("input", {"predictions": predictions, "labels": labels})
+    predictions, labels = check_classes("predictions", predictions), check_classes("labels", labels)
+    check_lengths(predictions=predictions, labels=labels)
     return predictions == labels
 
 
-def is_finite(value: object) -> bool:
-    try:
-        return math.isfinite(value)  # type: ignore[arg-type]
-    except (TypeError, OverflowError):
-        return False
-
-
-def as_count(name: str, count: int) -> int:
-    """A whole number of at least one, of Python, NumPy or torch."""
+def check_count(name: str, count: int) -> int:
+    """Check for a whole number of at least one, of Python, NumPy or torch."""
     try:
         whole = operator.index(count)
     except TypeError:
@@ -49,9 +41,9 @@ def as_count(name: str, count: int) -> int:
     return whole
 
 
-def as_classes(name: str, classes: Tensor, num_classes: int | None = None) -> Tensor:
-    """classes (N,), integers from 0 to num_classes - 1 -> the same in int64; None: to any number."""
-    check_form(name, classes, "(N,)", "integer")
+def check_classes(name: str, classes: Tensor, num_classes: int | None = None, shape: str = "(N,)") -> Tensor:
+    """Check for integers from 0 to num_classes - 1, or of any size if None; returned in int64."""
+    check_tensor(name, classes, shape, "integer")
     classes = classes.long()  # a small integer type may not hold the number of classes
     lowest, highest = int(classes.min()), int(classes.max())
     if lowest < 0 or (num_classes is not None and highest >= num_classes):
@@ -62,77 +54,66 @@ def as_classes(name: str, classes: Tensor, num_classes: int | None = None) -> Te
     return classes
 
 
-def as_doubts(doubts: Tensor) -> Tensor:
-    """doubts (B,), floating point, none NaN -> the same in float64, cut from its graph, on the CPU."""
-    check_form("doubts", doubts, "(B,)", "floating point")
-    if bool((nan := doubts.isnan()).any()):
-        raise InputError(f"doubts of {int(nan.sum())} of {len(nan)} inputs are NaN; expected numbers to order them by")
-    return doubts.detach().cpu().double()
+def check_uncertainty(uncertainty: Tensor) -> Tensor:
+    """Check for floats (B,) without NaN; returned in float64 on the CPU, without a graph."""
+    check_tensor("uncertainty", uncertainty, "(B,)", "floating point")
+    if count := int(uncertainty.isnan().sum()):
+        raise InputError(f"uncertainty of {count} of {len(uncertainty)} inputs is NaN; expected numbers to sort by")
+    return uncertainty.detach().cpu().double()
 
 
-def as_explained(weights: Tensor, predictions: Tensor, memory_predictions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Inputs and memory samples, their classes and what is between them, all checked.
-
-    weights (B, M), predictions (B,), memory_predictions (M,) or (B, M) -> the last one as (B, M)
-    """
-    weights, memory_predictions = as_memory_weights(weights, memory_predictions)
-    predictions = as_classes("predictions", predictions)
-    check_pair("input", {"rows of weights": weights, "predictions": predictions})
-    return weights, predictions, memory_predictions
-
-
-def as_memory_weights(
-    weights: Tensor, memory_predictions: Tensor, num_classes: int | None = None
-) -> tuple[Tensor, Tensor]:
-    """weights (B, M) and memory_predictions, (M,) of one memory or (B, M) of one for each input -> both (B, M)"""
-    weights = as_weights(weights)
-    if isinstance(memory_predictions, Tensor) and memory_predictions.ndim == 2:
-        each = as_classes("memory_predictions", memory_predictions.flatten(), num_classes).reshape_as(
-            memory_predictions
-        )
-        check_pair("input", {"rows of weights": weights, "rows of memory_predictions": each})
-        check_pair("memory sample", {"columns of weights": weights.mT, "columns of memory_predictions": each.mT})
-        return weights, each
-    shared = as_classes("memory_predictions", memory_predictions, num_classes)
-    check_pair("memory sample", {"columns of weights": weights.mT, "memory_predictions": shared})
-    return weights, shared.expand_as(weights)
-
-
-def as_weights(weights: Tensor) -> Tensor:
-    """weights (B, M), finite, none negative, at least one positive for each input -> the same, cut from its graph."""
-    check_form("weights", weights, "(B, M)", "floating point")
-    weights = weights.detach()
-    least, most = weights.amin(1), weights.amax(1)
-    # NaN passes none of these. That rows sum to one is not asked: nothing that is made of them depends on it.
-    good = (least >= 0) & (most > 0) & (most < torch.inf)
-    if not bool(good.all()):
-        first = int((~good).nonzero()[0])
+def check_memory(weights: Tensor, memory_predictions: Tensor, num_classes: int | None = None) -> tuple[Tensor, Tensor]:
+    """Check weights (B, M) and memory_predictions, (M,) of one memory or (B, M) of one per input -> both (B, M)"""
+    weights = check_weights(weights)
+    per_input = isinstance(memory_predictions, Tensor) and memory_predictions.ndim == 2
+    classes = check_classes("memory_predictions", memory_predictions, num_classes, "(B, M)" if per_input else "(M,)")
+    if per_input:
+        check_lengths(weights=weights, memory_predictions=classes)
+    if weights.shape[1] != classes.shape[-1]:
         raise InputError(
-            f"weights of {int((~good).sum())} of {len(good)} inputs cannot be used: those of input {first} go from "
-            f"{float(least[first]):.4g} to {float(most[first]):.4g}; expected finite ones, none negative, at least one "
-            "positive: give the weights of a Reading, not similarities"
+            f"weights has {weights.shape[1]} columns but memory_predictions {classes.shape[-1]}; expected one for each "
+            "memory sample"
         )
+    return weights, classes.expand_as(weights)
+
+
+def check_weights(weights: Tensor) -> Tensor:
+    """Check for finite weights (B, M), none negative, at least one positive for each input; without a graph."""
+    check_tensor("weights", weights, "(B, M)", "floating point")
+    weights = weights.detach()
+    least, largest = weights.amin(1), weights.amax(1)
+    # NaN fails each comparison. Rows need not sum to one: no metric depends on it.
+    valid = (least >= 0) & (largest > 0) & (largest < torch.inf)
+    expected = "finite weights, none negative, at least one positive: give the weights of a Reading, not similarities"
+    _check_rows("weights", valid, expected, least=least, largest=largest)
     return weights
 
 
-def as_probabilities(probabilities: Tensor) -> Tensor:
-    """probabilities (B, C), none negative, rows that sum to one -> the same, cut from its graph."""
-    check_form("probabilities", probabilities, "(B, C)", "floating point")
+def check_probabilities(probabilities: Tensor) -> Tensor:
+    """Check for probabilities (B, C), none negative, whose rows sum to one; without a graph."""
+    check_tensor("probabilities", probabilities, "(B, C)", "floating point")
     probabilities = probabilities.detach()
     least, total = probabilities.amin(1), probabilities.sum(1, dtype=torch.float32)
-    good = (least >= 0) & ((total - 1).abs() <= SUM_TOLERANCE)  # NaN passes neither
-    if not bool(good.all()):
-        first = int((~good).nonzero()[0])
-        raise InputError(
-            f"probabilities of {int((~good).sum())} of {len(good)} inputs are none: those of input {first} sum to "
-            f"{float(total[first]):.4g}, the least is {float(least[first]):.4g}; expected rows that sum to one, none "
-            "negative: give logits.softmax(1)"
-        )
+    valid = (least >= 0) & ((total - 1).abs() <= SUM_TOLERANCE)  # NaN fails both
+    expected = "rows that sum to one, none negative: give logits.softmax(1)"
+    _check_rows("probabilities", valid, expected, sum=total, least=least)
     return probabilities
 
 
-def check_form(name: str, tensor: Tensor, shape: str, kind: str) -> None:
-    """A tensor of as many dimensions as `shape` has letters, of one of three kinds of dtype, with entries."""
+def _check_rows(name: str, valid: Tensor, expected: str, **measures: Tensor) -> None:
+    """Refuse invalid rows, with the measures of the first one. valid (B,), bool, measures (B,)"""
+    if bool(valid.all()):
+        return
+    first = int((~valid).nonzero()[0])
+    found = ", ".join(f"{key} {float(values[first]):.4g}" for key, values in measures.items())
+    raise InputError(
+        f"{name} of {int((~valid).sum())} of {len(valid)} inputs are invalid, first those of input {first} ({found}); "
+        f"expected {expected}"
+    )
+
+
+def check_tensor(name: str, tensor: Tensor, shape: str, kind: str) -> None:
+    """Check for a tensor with entries, with one dimension per letter of `shape` and this kind of dtype."""
     if not isinstance(tensor, Tensor):
         raise InputError(f"{name} is a {type(tensor).__name__}; expected a tensor {shape}, {kind}")
     is_integer = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
@@ -145,8 +126,9 @@ def check_form(name: str, tensor: Tensor, shape: str, kind: str) -> None:
         raise InputError(f"{name} is empty: its shape is {tuple(tensor.shape)}; give at least one entry")
 
 
-def check_pair(each: str, pair: dict[str, Tensor]) -> None:
-    """Two tensors of one length, under the names by which the message counts them."""
-    (first_name, first), (second_name, second) = pair.items()
-    if len(first) != len(second):
-        raise InputError(f"{len(first)} {first_name} but {len(second)} {second_name}; each {each} needs one of both")
+def check_lengths(**tensors: Tensor) -> None:
+    """Check that all tensors have one entry, or row, for each input."""
+    lengths = {name: len(tensor) for name, tensor in tensors.items()}
+    if len(set(lengths.values())) > 1:
+        found = ", ".join(f"{length} {name}" for name, length in lengths.items())
+        raise InputError(f"{found}; expected one of each for every input")

@@ -15,7 +15,7 @@ from torch.func import vmap
 
 from memwrap import metrics
 from memwrap.data import RandomMemory
-from memwrap.metrics.checks import first_largest
+from memwrap.metrics.checks import first_argmax
 from memwrap.nn.attention import SCORES_AT_ONCE
 from memwrap.nn.checks import check_logits
 from memwrap.nn.layer import MemoryWrap, Reading
@@ -113,7 +113,7 @@ def _drawn_once(
     def read(batch: Tensor, memory: Tensor, others: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Logits, weights and the memory's own predictions, (B, C), (B, M), (B, M)"""
         reading = layer.read(batch, memory)
-        return reading.logits, reading.weights, first_largest(layer(memory, others)).expand(len(batch), -1)
+        return reading.logits, reading.weights, first_argmax(layer(memory, others)).expand(len(batch), -1)
 
     found = []
     with checks_disabled():  # all at the end: on a GPU, each look would take longer than the batch
