@@ -17,7 +17,7 @@ from memwrap.cli.reading import Reading
 from memwrap.cli.signals import stop_on_signals
 from memwrap.cli.terminal import at_home, device_named, errors, print_json, warn
 from memwrap.data import PUBLISHED, DataSet
-from memwrap.encoders.registry import TIMM, timm_facts
+from memwrap.encoders import TIMM, timm_config
 from memwrap.errors import DataError, DivergedError, SettingsError
 from memwrap.report.durations import duration
 from memwrap.runs import training
@@ -133,7 +133,7 @@ def _refuse_early(settings: Settings) -> None:
     """What would fail anyway, but only when all images have been read."""
     name = settings.encoder
     if name is not None and name.startswith(TIMM):
-        timm_facts(name)
+        timm_config(name)
     elif name is not None and name not in encoders.names():
         raise SettingsError(f"encoder is {name!r}; expected one of {', '.join(encoders.names())}, or timm:NAME")
     if settings.weights is not None and not Path(settings.weights).is_file():

@@ -1,12 +1,12 @@
-"""What the encoders share: the classifier around their features, and a convolution with its normalisation."""
+"""What the encoders share: the classifier around their features, and convolution with batch normalisation."""
 
 from torch import Tensor, nn
 
 
 class Classifier(nn.Module):
-    """Feature maps, their mean over all positions, dropout, and a linear layer: the shape of all our encoders.
+    """Features, global average pooling, dropout and a linear layer: the structure of all encoders here.
 
-    features: maps images (B, channels, H, W) to (B, width, h, w).
+    features: images (B, channels, H, W) -> maps (B, width, h, w).
     """
 
     def __init__(self, features: nn.Module, width: int, num_classes: int, dropout: float = 0.0) -> None:
@@ -28,7 +28,7 @@ def convolution(
     return nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, groups=groups, bias=bias)
 
 
-def normalised(
+def conv_norm(
     inputs: int,
     outputs: int,
     kernel: int,

@@ -10,12 +10,12 @@ BLOCKS = (6, 12, 24, 16)
 
 
 class DenseLayer(nn.Module):
-    """Adds GROWTH channels, computed from all before them."""
+    """Append GROWTH channels, computed from all channels before them."""
 
     def __init__(self, inputs: int) -> None:
         super().__init__()
-        self.bottleneck = _activated_first(inputs, 4 * GROWTH, 1)
-        self.grow = _activated_first(4 * GROWTH, GROWTH, 3)
+        self.bottleneck = _norm_relu_conv(inputs, 4 * GROWTH, 1)
+        self.grow = _norm_relu_conv(4 * GROWTH, GROWTH, 3)
 
     def forward(self, maps: Tensor) -> Tensor:
         """(B, inputs, H, W) -> (B, inputs + GROWTH, H, W)"""
@@ -28,7 +28,7 @@ def densenet(num_classes: int, channels: int = 3) -> Classifier:
     layers: list[nn.Module] = [convolution(channels, width, 3)]
     for number, size in enumerate(BLOCKS):
         if number:
-            layers += [_activated_first(width, width // 2, 1), nn.AvgPool2d(2)]
+            layers += [_norm_relu_conv(width, width // 2, 1), nn.AvgPool2d(2)]
             width //= 2
         for _ in range(size):
             layers.append(DenseLayer(width))
@@ -37,5 +37,5 @@ def densenet(num_classes: int, channels: int = 3) -> Classifier:
     return Classifier(nn.Sequential(*layers), width, num_classes)
 
 
-def _activated_first(inputs: int, outputs: int, kernel: int) -> nn.Sequential:
+def _norm_relu_conv(inputs: int, outputs: int, kernel: int) -> nn.Sequential:
     return nn.Sequential(nn.BatchNorm2d(inputs), nn.ReLU(), convolution(inputs, outputs, kernel))

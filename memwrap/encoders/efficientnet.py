@@ -1,12 +1,12 @@
 """EfficientNetB0 for 32x32 images (Tan and Le 2019): stride 1 in the stem, encodings of length 320.
 
-As in the published experiments it lacks the last 1280-channel convolution and stochastic depth; dropout acts on the
-encodings of inputs and memory alike.
+As in the published experiments it has neither the last 1280-channel convolution nor stochastic depth, and dropout acts
+on the encodings of inputs and memory.
 """
 
 from torch import Tensor, nn
 
-from memwrap.encoders.blocks import Classifier, convolution, normalised
+from memwrap.encoders.blocks import Classifier, conv_norm, convolution
 
 # Expansion, output channels, blocks, kernel, stride of the first block.
 STAGES = (
@@ -21,7 +21,7 @@ STAGES = (
 
 
 class SqueezeExcitation(nn.Module):
-    """Scales each channel by a gate computed from the means of all."""
+    """Scale each channel by a gate computed from the means of all channels."""
 
     def __init__(self, channels: int, squeezed: int) -> None:
         super().__init__()
@@ -44,13 +44,13 @@ class MobileBlock(nn.Module):
     def __init__(self, inputs: int, outputs: int, expansion: int, kernel: int, stride: int) -> None:
         super().__init__()
         hidden = expansion * inputs
-        # With expansion 1 this layer is there and never used: the paper's parameter count includes it.
-        self.expand = normalised(inputs, hidden, 1, activation=nn.SiLU())
+        # With expansion 1 this layer is not used, but the paper's parameter count includes it.
+        self.expand = conv_norm(inputs, hidden, 1, activation=nn.SiLU())
         self.expands = expansion != 1
         self.body = nn.Sequential(
-            normalised(hidden, hidden, kernel, stride, groups=hidden, activation=nn.SiLU()),
+            conv_norm(hidden, hidden, kernel, stride, groups=hidden, activation=nn.SiLU()),
             SqueezeExcitation(hidden, inputs // 4),
-            normalised(hidden, outputs, 1),
+            conv_norm(hidden, outputs, 1),
         )
         self.has_shortcut = stride == 1 and inputs == outputs
 
@@ -62,7 +62,7 @@ class MobileBlock(nn.Module):
 
 def efficientnet_b0(num_classes: int, channels: int = 3) -> Classifier:
     """EfficientNetB0 with dropout of 0.2 on the encodings."""
-    layers: list[nn.Module] = [normalised(channels, 32, 3, activation=nn.SiLU())]
+    layers: list[nn.Module] = [conv_norm(channels, 32, 3, activation=nn.SiLU())]
     inputs = 32
     for expansion, outputs, blocks, kernel, first_stride in STAGES:
         for block in range(blocks):

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from memwrap.encoders.blocks import Classifier, normalised
+from memwrap.encoders.blocks import Classifier, conv_norm
 
 # Output channels: 1x1; 3x3 reduced, 3x3; 5x5 reduced, 5x5; after pooling. None halves height and width.
 STAGES: tuple[tuple[int, int, int, int, int, int] | None, ...] = (
@@ -22,16 +22,20 @@ STAGES: tuple[tuple[int, int, int, int, int, int] | None, ...] = (
 
 
 class Inception(nn.Module):
-    """Four branches side by side; the 5x5 convolution is two of 3x3."""
+    """Four parallel branches. The 5x5 convolution is two 3x3 convolutions."""
 
     def __init__(self, inputs: int, one: int, three_in: int, three: int, five_in: int, five: int, pooled: int) -> None:
         super().__init__()
         self.branches = nn.ModuleList(
             [
-                _unit(inputs, one, 1),
-                nn.Sequential(_unit(inputs, three_in, 1), _unit(three_in, three, 3)),
-                nn.Sequential(_unit(inputs, five_in, 1), _unit(five_in, five, 3), _unit(five, five, 3)),
-                nn.Sequential(nn.MaxPool2d(3, stride=1, padding=1), _unit(inputs, pooled, 1)),
+                _conv(inputs, one, 1),
+                nn.Sequential(_conv(inputs, three_in, 1), _conv(three_in, three, 3)),
+                nn.Sequential(
+                    _conv(inputs, five_in, 1),
+                    _conv(five_in, five, 3),
+                    _conv(five, five, 3),
+                ),
+                nn.Sequential(nn.MaxPool2d(3, stride=1, padding=1), _conv(inputs, pooled, 1)),
             ]
         )
 
@@ -42,7 +46,7 @@ class Inception(nn.Module):
 
 def googlenet(num_classes: int, channels: int = 3) -> Classifier:
     """GoogLeNet without auxiliary heads."""
-    layers: list[nn.Module] = [_unit(channels, 192, 3)]
+    layers: list[nn.Module] = [_conv(channels, 192, 3)]
     inputs = 192
     for widths in STAGES:
         if widths is None:
@@ -54,6 +58,6 @@ def googlenet(num_classes: int, channels: int = 3) -> Classifier:
     return Classifier(nn.Sequential(*layers), inputs, num_classes)
 
 
-def _unit(inputs: int, outputs: int, kernel: int) -> nn.Sequential:
-    # The convolutions keep the bias that batch normalisation makes superfluous, as in the published experiments.
-    return normalised(inputs, outputs, kernel, activation=nn.ReLU(), bias=True)
+def _conv(inputs: int, outputs: int, kernel: int) -> nn.Sequential:
+    # The bias has no effect before batch normalisation, but the published experiments have it.
+    return conv_norm(inputs, outputs, kernel, activation=nn.ReLU(), bias=True)

@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from memwrap.encoders.blocks import Classifier, normalised
+from memwrap.encoders.blocks import Classifier, conv_norm
 
 # Expansion, output channels, blocks, stride of the first block.
 STAGES = (
@@ -19,20 +19,20 @@ STAGES = (
 class InvertedResidual(nn.Module):
     """Expansion, depthwise convolution and linear bottleneck.
 
-    The published experiments have a shortcut in every block of stride 1, projected where the channels change, and plain
-    ReLU: the original network has neither.
+    As in the published experiments, every block of stride 1 has a shortcut, projected where the channels change, and
+    activations are ReLU. The original network has shortcuts between equal shapes only, and ReLU6.
     """
 
     def __init__(self, inputs: int, outputs: int, expansion: int, stride: int) -> None:
         super().__init__()
         hidden = expansion * inputs
         self.bottleneck = nn.Sequential(
-            normalised(inputs, hidden, 1, activation=nn.ReLU()),
-            normalised(hidden, hidden, 3, stride, groups=hidden, activation=nn.ReLU()),
-            normalised(hidden, outputs, 1),
+            conv_norm(inputs, hidden, 1, activation=nn.ReLU()),
+            conv_norm(hidden, hidden, 3, stride, groups=hidden, activation=nn.ReLU()),
+            conv_norm(hidden, outputs, 1),
         )
         self.has_shortcut = stride == 1
-        self.shortcut = normalised(inputs, outputs, 1) if stride == 1 and inputs != outputs else nn.Identity()
+        self.shortcut = conv_norm(inputs, outputs, 1) if stride == 1 and inputs != outputs else nn.Identity()
 
     def forward(self, maps: Tensor) -> Tensor:
         """(B, inputs, H, W) -> (B, outputs, H / stride, W / stride)"""
@@ -42,11 +42,11 @@ class InvertedResidual(nn.Module):
 
 def mobilenet_v2(num_classes: int, channels: int = 3) -> Classifier:
     """MobileNetV2 of width 1."""
-    layers: list[nn.Module] = [normalised(channels, 32, 3, activation=nn.ReLU())]
+    layers: list[nn.Module] = [conv_norm(channels, 32, 3, activation=nn.ReLU())]
     inputs = 32
     for expansion, outputs, blocks, first_stride in STAGES:
         for block in range(blocks):
             layers.append(InvertedResidual(inputs, outputs, expansion, first_stride if block == 0 else 1))
             inputs = outputs
-    layers.append(normalised(inputs, 1280, 1, activation=nn.ReLU()))
+    layers.append(conv_norm(inputs, 1280, 1, activation=nn.ReLU()))
     return Classifier(nn.Sequential(*layers), 1280, num_classes)

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from memwrap.encoders.registry import TIMM, create_untrained, recipe_of
+from memwrap.encoders import TIMM, create_arguments, create_untrained
 from memwrap.errors import LoadError, brief
 from memwrap.models.surgery.modules import remove_layer
 
@@ -125,7 +125,7 @@ def _plain(value: object) -> object:
 
 
 def _guesses(encoder: nn.Module, num_classes: int, channels: int) -> Iterator[Architecture]:
-    recipe = recipe_of(encoder)
+    recipe = create_arguments(encoder)
     if recipe is not None:
         yield Architecture("encoders", recipe["name"], {key: recipe[key] for key in recipe if key != "name"})
         return

@@ -5,7 +5,7 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor, nn
 
-from memwrap.encoders.blocks import Classifier
+from memwrap.encoders import Classifier
 from memwrap.errors import InputError, WrapError
 from memwrap.models.base import EncoderModel, Origin
 from memwrap.models.classifier import MemoryClassifier

@@ -8,8 +8,7 @@ from torch import nn
 
 from memwrap import encoders
 from memwrap.data import Images, Transform, channel_statistics, derive_seed
-from memwrap.encoders.blocks import Classifier
-from memwrap.encoders.registry import TIMM, timm_facts
+from memwrap.encoders import TIMM, Classifier, timm_config
 from memwrap.models.loading import Model
 from memwrap.models.wrapping import wrap, wrap_own
 from memwrap.training.settings import ResolvedSettings, Settings
@@ -18,7 +17,7 @@ from memwrap.training.settings import ResolvedSettings, Settings
 def size_for(settings: Settings) -> int | None:
     """The size of the images that the encoder wants; None leaves it to the images."""
     if settings.size is None and settings.encoder is not None and settings.encoder.startswith(TIMM):
-        return int(timm_facts(settings.encoder)["input_size"][-1])
+        return int(timm_config(settings.encoder)["input_size"][-1])
     return settings.size
 
 
@@ -51,7 +50,7 @@ def _classifier(settings: ResolvedSettings, num_classes: int, shape: tuple[int, 
             arguments["pretrained"] = True
         if settings.weights:
             arguments["pretrained_cfg_overlay"] = {"file": settings.weights}
-        facts = timm_facts(settings.encoder)
+        facts = timm_config(settings.encoder)
         if facts.get("fixed_input_size") and height != facts["input_size"][-1]:
             arguments["img_size"] = height  # of transformers, whose position embeddings are made for one size
     return encoders.create(settings.encoder, num_classes, channels, **arguments)
@@ -61,7 +60,7 @@ def _transform(settings: ResolvedSettings, images: Images) -> Transform:
     if settings.mean is not None and settings.std is not None:
         mean, std = settings.mean, settings.std
     elif settings.pretrained or settings.weights:
-        facts = timm_facts(settings.encoder)
+        facts = timm_config(settings.encoder)
         mean, std = (_by_channel(facts[name], images.shape[0]) for name in ("mean", "std"))
     else:
         mean, std = channel_statistics(images)

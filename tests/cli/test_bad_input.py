@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from memwrap.data import containers
-from memwrap.encoders import registry
+from memwrap.encoders import timm_models
 from tests.cli import (
     NO_NETWORK,
     QUICK,
@@ -227,26 +227,26 @@ def test_pretrained_weights_without_network_fail_quickly(
     begun = time.monotonic()
     message = refuses(2, data, out, *PRETRAINED)
     assert time.monotonic() - begun < 10, "the hub's client alone takes 46 seconds"
-    assert "the pretrained weights of 'timm:test_resnet' cannot be had" in message
+    assert "the pretrained weights of 'timm:test_resnet' are not available" in message
     assert "give them as a file (--weights)" in message
 
 
 def test_pretrained_weights_fail_quickly_where_the_hub_is_switched_off(data: Path, out: Path) -> None:
     result = run_apart("train", data, "--out", out, *PRETRAINED, before=NO_NETWORK, HF_HUB_OFFLINE="1")
     assert result.code == 2
-    assert "cannot be had" in result.err
+    assert "are not available" in result.err
     assert "Traceback" not in result.err
     assert not out.exists()
 
 
 def test_a_hub_counts_as_there_whatever_it_answers(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    assert registry._answers(server.url("nothing"))
-    monkeypatch.setattr(registry, "HUB_SECONDS", 0.1)
+    assert timm_models._answers(server.url("nothing"))
+    monkeypatch.setattr(timm_models, "HUB_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
-        assert not registry._answers(url)
-    assert not registry._answers(url), "nobody is there any more"
+        assert not timm_models._answers(url)
+    assert not timm_models._answers(url), "nobody is there any more"
 
 
 def test_weights_that_are_not_there_are_named_before_anything_is_read(data: Path, out: Path) -> None:
