@@ -1,4 +1,4 @@
-"""What explaining costs beside predicting, as ratios of things measured in turns in one run.
+"""The cost of explaining versus predicting, as ratios of times measured in turn in one run.
 
     python benchmarks/explain.py                # on a GPU if there is one; about a minute on two idle cores
     python benchmarks/explain.py --rounds 200   # steadier
@@ -25,11 +25,11 @@ MEMORY_SIZE = 100
 USED = 40  # samples of positive weight, for each input
 
 
-def remembering(encoder: str, images: torch.Tensor) -> memwrap.MemoryClassifier:
+def build_model(encoder: str, images: torch.Tensor) -> memwrap.MemoryClassifier:
     """A model with a memory of which each of these images (B, channels, H, W) uses 40 samples.
 
-    The encodings of an untrained encoder nearly share a direction. The used samples lie about it, nearer to one another
-    than sparsemax tells apart; the rest lies opposite.
+    The encodings of an untrained encoder nearly share a direction. The used samples lie about it, closer to one another
+    than sparsemax distinguishes; the others lie opposite.
     """
     model = memwrap.wrap(memwrap.encoders.create(encoder, CLASSES)).eval().to(images.device)
     with torch.no_grad():
@@ -46,7 +46,7 @@ def remembering(encoder: str, images: torch.Tensor) -> memwrap.MemoryClassifier:
 
 
 def ratios(base: Callable[[], object], others: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """For each of the others, its time over that of the base in each round."""
+    """Time of each task over that of the base, in each round."""
     tasks, times = [base, *others.values()], {name: [] for name in others}
     for _ in range(rounds + 2):
         seconds = {}
@@ -63,7 +63,7 @@ def ratios(base: Callable[[], object], others: dict[str, Callable[[], object]], 
 
 def measure(encoder: str, size: int, rounds: int, device: str) -> None:
     images = torch.randn(BATCH, 3, size, size).to(device)
-    model = remembering(encoder, images)
+    model = build_model(encoder, images)
 
     def predict() -> None:
         with torch.inference_mode():

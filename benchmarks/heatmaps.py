@@ -1,8 +1,8 @@
-"""How exact the heatmaps of a run's test images are, how many steps that takes, and how long.
+"""Completeness error, steps and seconds of the heatmaps of a run's test images.
 
     python benchmarks/heatmaps.py runs/digits --images 200 --baseline white black
 
-Exact is what adds up: the relative completeness error says by which part of the change it explains a heatmap misses it.
+The relative completeness error is the part of the explained change that a heatmap's sum misses.
 """
 
 import argparse
@@ -25,7 +25,7 @@ QUANTILES = (0.5, 0.9, 0.95, 1.0)
 
 
 def test_images(path: Path, count: int, device: torch.device) -> tuple[MemoryClassifier, Tensor]:
-    """A run's model and the first test images of it, (N, C, H, W), as the model takes them."""
+    """A run's model and the first test images of it, (N, C, H, W), as the model's input."""
     run = open_run(path)
     model = finished_model(run, device)
     if not isinstance(model, MemoryClassifier):

@@ -1,4 +1,4 @@
-"""What a memory costs on this CPU, as ratios of things measured in turns in one run.
+"""The cost of a memory on this CPU, as ratios of times measured in turn in one run.
 
     python benchmarks/layer.py                # about four minutes on two cores
     python benchmarks/layer.py --rounds 100   # steadier

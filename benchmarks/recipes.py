@@ -1,11 +1,11 @@
-"""What a recipe reaches on a data set: several seeds of each variant.
+"""Scores of a recipe on a data set: several seeds of each variant.
 
     python benchmarks/recipes.py svhn.zip --recipe svhn --encoder mobilenet_v2 --seeds 5 --jobs 10 --record found.jsonl
     python benchmarks/recipes.py svhn.zip --seeds 5 --side-by-side --record found.jsonl
 
-Through the command line, in so many processes; or, with --side-by-side, all seeds of a variant at once on a GPU, as
-`memwrap reproduce` trains them. Each run leaves one line of JSON: settings, where it was run, all scores. The table at
-the end is made from these lines.
+Trains by the command line, in --jobs processes; or, with --side-by-side, all seeds of a variant at once on a GPU, as
+`memwrap reproduce` does. Each run adds one line of JSON with its settings, device and scores; the table at the end
+summarises these lines.
 """
 
 import argparse
@@ -121,7 +121,7 @@ SCORES = {
 
 
 def table(lines: list[dict[str, Any]]) -> None:
-    """In Markdown: mean and deviation over seeds, the median, how many."""
+    """Print a Markdown table: mean and deviation over seeds, median, number of runs."""
     print("| | mean | median | n |\n| --- | --- | --- | --- |")
     for variant in reversed(VARIANTS):
         found = [line for line in lines if line["variant"] == variant and "scores" in line]

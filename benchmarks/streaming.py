@@ -1,4 +1,4 @@
-"""How much memory training needs for images that do not fit: 20,000 of 256x256, against 400 of them that are held.
+"""Memory needed to train on images that are streamed (20,000 of 256x256) versus 400 that are held in memory.
 
     python benchmarks/streaming.py --images 20000 --workers 2
 
@@ -22,7 +22,7 @@ CLASSES = 4
 
 
 def make_images(folder: Path, count: int, side: int) -> None:
-    """JPEG files of smooth noise, each another."""
+    """Write JPEG files of smooth noise, all different."""
     generator = np.random.default_rng(0)
     for number in range(count):
         place = folder / f"class{number % CLASSES}"
@@ -32,7 +32,7 @@ def make_images(folder: Path, count: int, side: int) -> None:
 
 
 def train(folder: Path, size: int, workers: int, steps: int, answer: "multiprocessing.Queue[float]") -> None:
-    """Read the folder and train some steps; answers with images a second of the steps."""
+    """Read the folder, train some steps, and put their images per second in the queue."""
     import torch
 
     from memwrap.data import open_data

@@ -1,4 +1,4 @@
-"""Learn scikit-learn's 8x8 digits in a few seconds on a CPU, and show which memory images made each prediction."""
+"""Learn scikit-learn's 8x8 digits in a few seconds on a CPU, and show the memory images behind each prediction."""
 
 import torch
 from sklearn.datasets import load_digits
@@ -11,13 +11,13 @@ TRAINING_IMAGES = 300
 MEMORY_SIZE = 100
 EPOCHS = 40
 BATCH_SIZE = 50
-SHOWN = 6  # inputs, two of them misjudged
-COLUMNS = 3  # memory images beside each
+SHOWN = 6  # inputs, two of them misclassified
+COLUMNS = 3  # memory images shown for each input
 SHADES = " .:-=+*#%@"
 
 
 def digits() -> tuple[Tensor, Tensor]:
-    """Images (1797, 1, 8, 8), normalised, and labels (1797,), in random order."""
+    """Images (1797, 1, 8, 8), normalized, and labels (1797,), in random order."""
     pixels, labels = load_digits(return_X_y=True)
     images = torch.tensor(pixels, dtype=torch.float32).reshape(-1, 1, 8, 8)
     order = torch.randperm(len(images))
@@ -48,7 +48,7 @@ def picture(image: Tensor) -> list[str]:
 
 
 def show(model: memwrap.MemoryClassifier, images: Tensor, labels: Tensor) -> None:
-    """Print each image beside the memory images that weighed most in its prediction."""
+    """Print each image next to the memory images with the largest weights."""
     memory = model.remembered
     assert memory is not None
     assert memory.predictions is not None
@@ -59,16 +59,16 @@ def show(model: memwrap.MemoryClassifier, images: Tensor, labels: Tensor) -> Non
         probability = float(logits.softmax(dim=0)[prediction])
         top = weights.topk(COLUMNS)
         others = int((weights > 0).sum()) - COLUMNS
-        verdict = "right" if prediction == label else f"wrong, it is a {label}"
+        verdict = "correct" if prediction == label else f"wrong, it is a {label}"
         print(f"\npredicted {prediction} ({probability:.0%}): {verdict}")
-        doubt = int(memory.predictions[top.indices[0]])
-        if doubt != prediction:
-            print(f"unsure: the model itself takes the memory image that it used most for a {doubt}")
+        top_prediction = int(memory.predictions[top.indices[0]])
+        if top_prediction != prediction:
+            print(f"uncertain: the model predicts {top_prediction} for the memory image with the largest weight")
         columns = [picture(image), *(picture(memory.images[index]) for index in top.indices)]
         for row in zip(*columns, strict=True):
             print("   ".join(row).rstrip())
         captions = [
-            f"{weight:.0%}: a {memory.labels[index]}, taken for a {memory.predictions[index]}"
+            f"{weight:.0%}: a {memory.labels[index]}, predicted as {memory.predictions[index]}"
             if memory.labels[index] != memory.predictions[index]
             else f"{weight:.0%}: a {memory.labels[index]}"
             for weight, index in zip(top.values, top.indices, strict=True)
@@ -93,7 +93,7 @@ def main() -> None:
     wrong = (predictions != labels[test]).nonzero().flatten()
     right = (predictions == labels[test]).nonzero().flatten()
     chosen = torch.cat([right[: SHOWN - 2], wrong[:2]])
-    print("\nEach image, then the memory images that the prediction used most, with their weight and label:")
+    print("\nEach image, then the memory images with the largest weights, with weight and label:")
     show(model, images[test][chosen], labels[test][chosen])
 
 

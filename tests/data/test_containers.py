@@ -139,7 +139,7 @@ def test_a_linked_file_is_read(tmp_path: Path) -> None:
     assert Folder(tmp_path / "photos").read("cat/1.jpg") == b"one"
 
 
-def test_unreadable_files_say_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_files_give_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = Folder(folder_of(tmp_path, {"large.jpg": b"123"}))
     (tmp_path / "dangling.jpg").symlink_to(tmp_path / "gone")
     os.mkfifo(tmp_path / "pipe.jpg")
@@ -266,14 +266,14 @@ def test_entries_that_share_their_data_are_refused(tmp_path: Path) -> None:
     path = zip_of(tmp_path / "a.zip", {"cat/1.jpg": b"one", "cat/2.jpg": b"two"})
     content = bytearray(path.read_bytes())
     second = content.rindex(b"PK\x01\x02")
-    content[second + 42 : second + 46] = struct.pack("<I", 5)  # where its local header is said to be
+    content[second + 42 : second + 46] = struct.pack("<I", 5)  # the offset of its local header
     path.write_bytes(content)
     with pytest.raises(DataError, match=r"'cat/2.jpg' overlaps another"):
         open_container(path)
 
 
 def declare(path: Path, size: int) -> Path:
-    """Have the zip's directory say that its last entry unpacks to this size."""
+    """Declare in the zip's directory that its last entry unpacks to this size."""
     content = bytearray(path.read_bytes())
     last = content.rindex(b"PK\x01\x02")
     content[last + 24 : last + 28] = struct.pack("<I", size)

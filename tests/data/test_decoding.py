@@ -95,7 +95,7 @@ def test_every_mode_becomes_rgb_and_gray(case: str) -> None:
     )
 
 
-def test_floats_are_taken_as_0_to_1_only_if_none_exceeds_1() -> None:
+def test_floats_are_read_as_0_to_1_only_if_none_exceeds_1() -> None:
     assert levels(convert_image(Image.fromarray(np.array([[0, 0.5, 1]], dtype=np.float32)), 1)) == [[0, 128, 255]]
     assert levels(convert_image(Image.fromarray(np.array([[0, 0.5, 2]], dtype=np.float32)), 1)) == [[0, 0, 2]]
 
@@ -131,7 +131,7 @@ def test_a_transparent_colour_outside_of_palettes_is_white(content: bytes) -> No
     assert first.tolist() == [255, 255, 255]
 
 
-def test_the_first_frame_of_an_animation_is_taken() -> None:
+def test_the_first_frame_of_an_animation_is_used() -> None:
     frames = [gray([[50]]), gray([[200]])]
     content = file_of(frames[0], "GIF", save_all=True, append_images=frames[1:])
     assert decode_image(content, (1, 1, 1), "crop").item() == 50
@@ -217,7 +217,7 @@ def test_a_picture_of_the_right_size_stays_as_it_is(how: str) -> None:
         ((1000, 1064), "pad", "scaled"),  # 7.52 by 8 lies inside
     ],
 )
-def test_what_is_done_to_a_picture_is_told(size: tuple[int, int], how: str, expected: str) -> None:
+def test_what_is_done_to_an_image_is_described(size: tuple[int, int], how: str, expected: str) -> None:
     assert describe_fit(*size, 8, 8, how) == expected
     assert fit_image(Image.new("L", size), 8, 8, how).size == (8, 8)
 

@@ -39,7 +39,7 @@ class Server(ThreadingHTTPServer):
         self.stall_after: int | None = None  # bytes of an answer, then nothing more comes
         self.honours_range = True
         self.wrong_range = ""  # a Content-Range to lie with
-        self.tells_length = True
+        self.sends_length = True
         self.released = threading.Event()  # ends all stalls
 
     def url(self, name: str) -> str:
@@ -69,7 +69,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(206 if start else 200)
         if start:
             self.send_header("Content-Range", self.server.wrong_range or f"bytes {start}-{length - 1}/{length}")
-        if self.server.tells_length:
+        if self.server.sends_length:
             self.send_header("Content-Length", str(length - start))
         self.end_headers()
 
@@ -115,11 +115,11 @@ def part_of(target: Path, content: bytes) -> Path:
 
 
 @pytest.mark.parametrize("md5", [MD5, None])
-@pytest.mark.parametrize("tells_length", [True, False])
+@pytest.mark.parametrize("sends_length", [True, False])
 def test_the_file_arrives_and_nothing_else_stays(
-    server: Server, target: Path, md5: str | None, tells_length: bool
+    server: Server, target: Path, md5: str | None, sends_length: bool
 ) -> None:
-    server.tells_length = tells_length
+    server.sends_length = sends_length
     download(server.url("file.bin"), target, md5)
     assert target.read_bytes() == CONTENT
     assert files(target) == ["file.bin"]
@@ -135,7 +135,7 @@ def test_progress_rises_to_the_whole_length(server: Server, target: Path) -> Non
     assert {total for _, total in calls} == {len(CONTENT)}
 
 
-def test_a_cut_connection_is_told_and_the_next_call_continues(server: Server, target: Path) -> None:
+def test_a_cut_connection_is_reported_and_the_next_call_resumes(server: Server, target: Path) -> None:
     server.cut_after = 300_000
     message = (
         f"{target}: 300000 bytes of 1.0 MB have arrived from 127.0.0.1 (the connection was cut); run this again to "
@@ -164,7 +164,7 @@ def test_a_download_that_is_cut_again_and_again_comes_to_its_end(server: Server,
     assert server.ranges == [None, "bytes=400000-", "bytes=800000-"]
 
 
-def test_a_server_that_cannot_continue_sends_all_anew(server: Server, target: Path) -> None:
+def test_a_server_that_cannot_resume_sends_all(server: Server, target: Path) -> None:
     part_of(target, CONTENT[:5000])
     server.honours_range = False
     download(server.url("file.bin"), target, MD5)
@@ -172,16 +172,18 @@ def test_a_server_that_cannot_continue_sends_all_anew(server: Server, target: Pa
     assert server.ranges == ["bytes=5000-"]
 
 
-@pytest.mark.parametrize("told", ["bytes 4000-1023999/1024000", "nonsense"])
-def test_an_answer_that_does_not_begin_where_the_part_ends_is_not_used(server: Server, target: Path, told: str) -> None:
+@pytest.mark.parametrize("header", ["bytes 4000-1023999/1024000", "nonsense"])
+def test_an_answer_that_does_not_begin_where_the_part_ends_is_not_used(
+    server: Server, target: Path, header: str
+) -> None:
     part_of(target, CONTENT[:5000])
-    server.wrong_range = told
+    server.wrong_range = header
     download(server.url("file.bin"), target, MD5)
     assert target.read_bytes() == CONTENT
     assert server.ranges == ["bytes=5000-", None]
 
 
-def test_a_part_longer_than_the_file_is_started_anew(server: Server, target: Path) -> None:
+def test_a_part_longer_than_the_file_is_restarted(server: Server, target: Path) -> None:
     part_of(target, CONTENT + b"more")
     download(server.url("file.bin"), target, MD5)
     assert target.read_bytes() == CONTENT
@@ -225,7 +227,7 @@ def test_a_damaged_file_is_replaced(server: Server, target: Path) -> None:
     assert target.read_bytes() == CONTENT
 
 
-def test_a_damaged_file_that_cannot_be_replaced_stays_and_is_told(server: Server, target: Path) -> None:
+def test_a_damaged_file_that_cannot_be_replaced_stays_and_is_reported(server: Server, target: Path) -> None:
     target.parent.mkdir()
     target.write_bytes(CONTENT[:-1])
     with pytest.raises(DataError, match="the file that is there is damaged; run this again"):
@@ -233,14 +235,14 @@ def test_a_damaged_file_that_cannot_be_replaced_stays_and_is_told(server: Server
     assert target.read_bytes() == CONTENT[:-1]
 
 
-def test_an_address_without_a_file_is_told(server: Server, target: Path) -> None:
+def test_an_address_without_a_file_is_reported(server: Server, target: Path) -> None:
     message = "0 bytes of an unknown length have arrived from 127.0.0.1 (it answered 404 Not Found)"
     with pytest.raises(DataError, match=re.escape(message)):
         download(server.url("missing.bin"), target, MD5)
     assert files(target) == []
 
 
-def test_no_server_at_all_is_told_and_what_has_arrived_stays(server: Server, target: Path) -> None:
+def test_no_server_at_all_is_reported_and_what_has_arrived_stays(server: Server, target: Path) -> None:
     part = part_of(target, CONTENT[:5000])
     with Server({}) as gone:
         address = gone.url("file.bin")  # free again once the server is closed
@@ -265,7 +267,7 @@ def test_a_server_that_stalls_is_given_up_and_nothing_that_arrived_is_lost(
     assert server.ranges == [None, "bytes=123456-"]
 
 
-def test_a_full_disk_is_told_and_the_next_call_continues(
+def test_a_full_disk_is_reported_and_the_next_call_resumes(
     server: Server, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(_: int) -> None:
@@ -281,7 +283,7 @@ def test_a_full_disk_is_told_and_the_next_call_continues(
     assert target.read_bytes() == CONTENT
 
 
-def test_a_folder_that_cannot_be_made_is_told(server: Server, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_reported(server: Server, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(DataError, match=r"cannot be written .FileExistsError"):
         download(server.url("file.bin"), tmp_path / "file" / "file.bin", MD5)
@@ -353,7 +355,7 @@ def test_another_process_waits_and_takes_over_when_the_first_is_killed(server: S
     assert files(target) == ["file.bin"]
 
 
-def test_alone_lets_one_in_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_alone_admits_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locks, "POLL_SECONDS", 0.0)
     within: list[int] = []
     most: list[int] = []

@@ -49,7 +49,7 @@ def test_good_files_are_read_and_the_bad_ones_kept_apart_with_the_reason(folder:
 
 @pytest.mark.parametrize("fit", ["crop", "pad", "stretch"])
 @pytest.mark.parametrize("shape", [(3, 4, 8), (1, 5, 5)])
-def test_a_picture_is_fitted_as_one_says(folder: Path, shape: tuple[int, int, int], fit: str) -> None:
+def test_a_picture_is_fitted_as_requested(folder: Path, shape: tuple[int, int, int], fit: str) -> None:
     file = folder / "b.png"
     (pixels, _) = read_image_files([file], shape, fit)
     assert pixels[file].equal(decode_image(file.read_bytes(), shape, fit))

@@ -100,7 +100,7 @@ def test_a_data_set_has_its_images_in_order_with_labels_and_names(stored: Callab
     assert data.warnings == ()
 
 
-def test_the_record_tells_what_was_done(stored: Callable[[Files], Path]) -> None:
+def test_the_record_describes_the_conversion(stored: Callable[[Files], Path]) -> None:
     path = stored(split_files())
     record = read_folder(path, size=8).record
     assert json.loads(json.dumps(record)) == {
@@ -130,7 +130,7 @@ def test_one_channel_gives_gray_images(tmp_path: Path) -> None:
     assert data.train.images.shape == (1, 8, 8)
 
 
-def test_without_a_size_the_median_shorter_side_is_taken(tmp_path: Path) -> None:
+def test_without_a_size_the_median_shorter_side_is_used(tmp_path: Path) -> None:
     sizes = [(10, 40), (50, 12), (90, 90)]
     files = {f"cat/{width}.png": picture(width, width, height) for width, height in sizes}
     folder_of(tmp_path, files | {"dog/1.png": picture(1, 11, 11), "dog/2.png": picture(2, 30, 30)})

@@ -38,19 +38,19 @@ def test_train_alone_has_no_test_split() -> None:
 
 
 @pytest.mark.parametrize("name", ["val", "valid", "validation", "Val"])
-def test_validation_serves_as_test_where_there_is_none_and_this_is_said(name: str) -> None:
+def test_validation_serves_as_test_where_there_is_none_with_a_note(name: str) -> None:
     listing = listed("train/cat/1.jpg", "train/dog/2.jpg", f"{name}/cat/3.jpg")
     assert listing.test == [LabelledFile(f"{name}/cat/3.jpg", 0)]
     assert [note for note in listing.notes if f"{name}/ is used as the test split" in note]
 
 
-def test_validation_beside_test_is_left_out_and_this_is_said() -> None:
+def test_validation_next_to_test_is_left_out_with_a_note() -> None:
     listing = listed("train/cat/1.jpg", "train/dog/2.jpg", "val/cat/3.jpg", "test/cat/4.jpg")
     assert listing.test == [LabelledFile("test/cat/4.jpg", 0)]
     assert listing.notes == ("val/ is left out, as test/ is the test split",)
 
 
-def test_a_test_folder_without_classes_gives_way_and_this_is_said() -> None:
+def test_a_test_folder_without_classes_gives_way_with_a_note() -> None:
     listing = listed("train/cat/1.jpg", "train/dog/2.jpg", "test/3.jpg", "valid/cat/4.jpg")
     assert listing.test == [LabelledFile("valid/cat/4.jpg", 0)]
     assert listing.notes[0] == "test/ is left out: no class folder in it holds images"
@@ -154,7 +154,7 @@ def test_one_class_is_refused_by_name(names: tuple[str, ...]) -> None:
         ("train/cat/young/2.jpg", "train/cat/old/3.jpg"),
     ],
 )
-def test_one_class_is_not_taken_for_a_folder_around_classes(names: tuple[str, ...]) -> None:
+def test_one_class_is_not_mistaken_for_a_folder_around_classes(names: tuple[str, ...]) -> None:
     with pytest.raises(DataError, match="only one class, 'cat'"):
         listed(*names)
 

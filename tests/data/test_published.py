@@ -132,7 +132,7 @@ def test_the_digits_are_those_of_scikit_learn_with_white_at_255() -> None:
     assert np.array_equal(pixels(data.train)[:, 0].numpy(), expected)
 
 
-def test_the_digits_say_what_they_are() -> None:
+def test_the_digits_have_names_and_a_record() -> None:
     data = digits()
     assert (data.name, data.test) == ("digits", None)
     assert data.classes == tuple("0123456789")
@@ -167,7 +167,7 @@ def test_svhn_that_is_there_is_not_fetched_and_shows_no_progress(svhn_server: Se
     assert callback.titles == []
 
 
-def test_svhn_interrupted_is_told_and_continued_by_the_next_try(svhn_server: Server, tmp_path: Path) -> None:
+def test_svhn_interrupted_is_reported_and_resumed(svhn_server: Server, tmp_path: Path) -> None:
     length = len(svhn_server.files["train_32x32.mat"])
     svhn_server.cut_after = 4000
     message = (
@@ -185,7 +185,7 @@ def test_svhn_interrupted_is_told_and_continued_by_the_next_try(svhn_server: Ser
     assert sorted(path.name for path in tmp_path.iterdir()) == ["test_32x32.mat", "train_32x32.mat"]
 
 
-def test_a_damaged_svhn_file_is_fetched_anew(svhn_server: Server, tmp_path: Path) -> None:
+def test_a_damaged_svhn_file_is_downloaded_again(svhn_server: Server, tmp_path: Path) -> None:
     whole = svhn(tmp_path)
     (tmp_path / "test_32x32.mat").write_bytes(b"damaged")
     assert svhn(tmp_path).fingerprint == whole.fingerprint
@@ -226,7 +226,7 @@ def test_cifar10_is_fetched_unpacked_and_read_in_its_official_order(cifar_server
     assert callback.titles == ["downloading cifar-10-python.tar.gz"]
 
 
-def test_cifar10_interrupted_is_told_and_continued_by_the_next_try(cifar_server: Server, tmp_path: Path) -> None:
+def test_cifar10_interrupted_is_reported_and_resumed(cifar_server: Server, tmp_path: Path) -> None:
     cifar_server.cut_after = 10_000
     with pytest.raises(DataError, match=r"10000 bytes of .* run this again to continue"):
         cifar10(tmp_path)
@@ -317,13 +317,13 @@ def test_cinic10_is_read_from_where_it_was_unpacked(tmp_path: Path, name: str) -
     assert data.record == {"kind": "published", "root": str(tmp_path / name), "left out": "valid"}
 
 
-def test_cinic10_that_is_not_there_tells_where_to_get_it(tmp_path: Path) -> None:
+def test_cinic10_that_is_not_there_names_the_download(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"https://datashare\.ed\.ac\.uk/handle/10283/3192") as error:
         cinic10(tmp_path, Reader())
     assert all(str(folder) in str(error.value) for folder in (tmp_path, tmp_path / "cinic10", tmp_path / "CINIC-10"))
 
 
-def test_another_data_set_is_not_taken_for_cinic10(tmp_path: Path) -> None:
+def test_another_data_set_is_not_mistaken_for_cinic10(tmp_path: Path) -> None:
     (tmp_path / "train").mkdir()
     with pytest.raises(DataError, match=re.escape(f"{tmp_path}: has the classes cat, dog; CINIC10 has airplane,")):
         cinic10(tmp_path, Reader(("cat", "dog")))
@@ -371,7 +371,7 @@ def test_the_fingerprint_changes_with_name_classes_labels_pixels_and_splits() ->
         ("torchvision.datasets", "torchvision", cifar10),
     ],
 )
-def test_a_missing_library_is_told_before_anything_is_fetched(
+def test_a_missing_library_is_reported_before_anything_is_fetched(
     module: str, library: str, read: Callable[[Path], DataSet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)  # as if it were not installed

@@ -76,7 +76,7 @@ def test_torch_s_own_random_numbers_are_left_alone(kind: type) -> None:
 
 
 @pytest.mark.parametrize("kind", SAMPLERS)
-def test_a_draw_does_not_depend_on_the_images_that_are_judged(kind: type) -> None:
+def test_a_draw_does_not_depend_on_the_images_of_the_batch(kind: type) -> None:
     labels = torch.arange(100) % 3
     assert torch.equal(drawn(kind(9), labels, 1, torch.arange(50)), drawn(kind(9), labels, 1))
 

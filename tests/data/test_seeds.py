@@ -17,19 +17,19 @@ def test_seeds_purposes_and_numbers_give_streams_of_their_own() -> None:
     assert len({torch.rand((), generator=generator(*key)).item() for key in keys}) == len(keys)
 
 
-def test_numbers_do_not_run_together_with_what_stands_beside_them() -> None:
+def test_numbers_and_purposes_are_kept_separate() -> None:
     assert (
         len({derive_seed(1, "a", 11), derive_seed(1, "a", 1, 1), derive_seed(1, "a1", 1), derive_seed(11, "a", 1)}) == 4
     )
 
 
 def test_the_derivation_stays_what_it_is() -> None:
-    # Worked out with sha256sum: with other values, runs that were begun before would go on differently.
+    # Worked out with sha256sum: with other values, runs that were begun before would resume differently.
     assert derive_seed(0, "batches", 3) == 0xB6BA988AA12006
     assert derive_seed(7, "weights") == 0xA7F6E1E6A1449B
 
 
-def test_a_generator_begins_anew_each_time() -> None:
+def test_a_generator_starts_from_its_seed_each_time() -> None:
     first, second = generator(3, "memory", 5), generator(3, "memory", 5)
     assert torch.equal(torch.rand(100, generator=first), torch.rand(100, generator=second))
 

@@ -60,7 +60,7 @@ def reader(monkeypatch: pytest.MonkeyPatch) -> FolderReader:
 
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test has an empty working directory, and home and data folders of its own."""
+    """Each test has an empty working directory, and its own home and data folders."""
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -153,7 +153,7 @@ def test_cinic10_as_it_is_unpacked_gives_train_and_test_and_leaves_valid_out() -
         ("my pictures", "; check the path"),
     ],
 )
-def test_what_is_neither_name_nor_path_is_told_with_the_known_names(source: str, hint: str) -> None:
+def test_what_is_neither_name_nor_path_is_refused_with_the_known_names(source: str, hint: str) -> None:
     message = (
         f"{source!r} is neither a published data set (digits, svhn, cifar10, cinic10) nor a folder or zip "
         f"({Path.cwd() / source} does not exist){hint}"
@@ -209,7 +209,7 @@ def test_the_default_root_is_memwrap_data_or_the_cache_folder(
     assert default_root() == Path(expected.format(home=tmp_path / "home"))
 
 
-def test_no_home_folder_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_home_folder_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MEMWRAP_DATA", "~somebody-who-is-not-here/data")
     with pytest.raises(DataError, match="~somebody-who-is-not-here/data"):
         default_root()
@@ -236,7 +236,7 @@ def test_a_size_resizes_as_pillow_does(size: int) -> None:
     assert data.train.names == original.train.names
 
 
-def test_a_resized_data_set_says_so() -> None:
+def test_a_resized_data_set_records_it() -> None:
     data = open_data("digits", size=16)
     assert data.record == {
         "kind": "published",

@@ -87,7 +87,7 @@ def test_few_images_are_read_without_workers(source: Path, monkeypatch: pytest.M
     monkeypatch.setattr(streaming, "DataLoader", None)
     (batch,) = images(source, 2).batches([torch.arange(20)])
     assert batch[:, 0, 0, 0].tolist() == list(range(20))
-    with pytest.raises(TypeError):  # so many are not
+    with pytest.raises(TypeError):  # as many as these do
         list(images(source, 2).batches(torch.arange(COUNT).split(100)))
 
 
@@ -141,7 +141,7 @@ def test_a_file_that_went_bad_is_named_in_one_line(tmp_path: Path, workers: int)
     assert workers_alive() == 0
 
 
-def test_a_worker_that_is_killed_is_an_error_in_plain_words(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_is_killed_is_a_data_error(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def killed(*_: object) -> None:  # as by a system that runs out of memory
         os.kill(os.getpid(), signal.SIGKILL)
 

@@ -145,7 +145,7 @@ def test_one_minus_confidence_by_hand() -> None:
     assert found.dtype == torch.float64
 
 
-def test_one_minus_confidence_tells_apart_what_a_probability_cannot() -> None:
+def test_one_minus_confidence_distinguishes_what_a_probability_cannot() -> None:
     # In float64 the first two probabilities are exactly one.
     uncertainty = one_minus_confidence(tensor([[60.0, 0.0], [50.0, 0.0], [20.0, 0.0]]))
     assert uncertainty.tolist() == pytest.approx(

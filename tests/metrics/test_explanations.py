@@ -151,7 +151,7 @@ def test_memory_use_by_hand() -> None:
 
 
 @pytest.mark.parametrize(("samples", "tenth"), [(1, 1), (9, 1), (10, 1), (11, 2), (20, 2), (30, 3), (100, 10)])
-def test_samples_that_are_used_alike_all_count(samples: int, tenth: int) -> None:
+def test_samples_that_are_used_equally_all_count(samples: int, tenth: int) -> None:
     scores = memory_use(torch.full((samples,), 0.3), torch.full((7,), samples))
     assert scores == MemoryUse(0.0, pytest.approx(samples), pytest.approx(tenth / samples), float(samples))
 
@@ -172,9 +172,9 @@ def test_memory_use_has_its_bounds_and_ignores_order_and_scale(memory: tuple[Ten
     assert 1 - slack <= scores.effective_samples <= in_use + slack
     assert 1 / samples - slack <= scores.top_tenth_share <= 1 + slack
     assert 1 <= scores.samples_per_input <= in_use + slack
-    # The effective number is below that of the samples in use unless all of them are used alike.
-    alike = len(totals[totals > 0].unique()) == 1
-    assert (scores.effective_samples == pytest.approx(in_use)) == alike
+    # The effective number is below that of the samples in use unless all of them are used equally.
+    equal = len(totals[totals > 0].unique()) == 1
+    assert (scores.effective_samples == pytest.approx(in_use)) == equal
     order = random.sample(range(samples), samples)
     shuffled = memory_use(8 * totals[order], used)
     assert vars(shuffled) == {name: pytest.approx(value) for name, value in vars(scores).items()}

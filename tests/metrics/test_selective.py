@@ -135,7 +135,7 @@ def test_uncertainty_of_any_precision_will_do(dtype: torch.dtype) -> None:
     assert selective_scores(uncertainty.to(dtype), *outcome) == selective_scores(uncertainty.double(), *outcome)
 
 
-def test_uncertainty_that_differ_by_little_are_told_split_outcomes() -> None:
+def test_uncertainties_that_differ_by_little_are_distinguished() -> None:
     uncertainty = tensor([0.5, 0.5 + 2**-50], dtype=torch.float64)
     assert selective_scores(uncertainty, *as_predictions([False, True])).area == 1 / 4
     assert selective_scores(uncertainty.flip(0), *as_predictions([False, True])).area == 3 / 4
@@ -160,7 +160,7 @@ def test_where_none_is_flagged_both_are_the_accuracy() -> None:
 
 
 @given(uncertain_outcomes.map(lambda outcomes: outcomes[:5]), st.randoms(use_true_random=False))
-def test_equally_many_are_taken_in_the_mean_over_all_orders(outcomes: Outcomes, random: Random) -> None:
+def test_equally_many_are_chosen_in_the_mean_over_all_orders(outcomes: Outcomes, random: Random) -> None:
     uncertainty, outcome = split_outcomes(outcomes)
     flags = tensor([random.random() < 0.5 for _ in outcomes])
     assume(not bool(flags.all()))
