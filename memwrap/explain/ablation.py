@@ -1,4 +1,4 @@
-"""Inputs judged again with some of the memory taken out, for little work: nothing is encoded anew."""
+"""Predictions with part of the memory removed, at little cost: nothing is encoded again."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,36 +9,45 @@ from torch import Tensor
 from torch.nn import functional
 
 from memwrap.errors import StaleMemoryError
-from memwrap.nn.attention import memory_vector, similarities, sparsemax
+from memwrap.nn.attention import sparsemax
 from memwrap.nn.layer import MemoryWrap
-from memwrap.nn.memory import RememberedMemory, Snapshot
-from memwrap.nn.precision import exact_products, without_autocast
+from memwrap.nn.memory import RememberedMemory
+from memwrap.nn.precision import exact_products, to_full_precision, without_autocast
+from memwrap.nn.staleness import WeightSnapshot
 
-# How many numbers a pass over several questions may hold, for memory samples and for hidden units: what a cache takes,
-# and on a GPU, where each pass has its price, many times that.
+# How many numbers one pass may hold, counting memory samples or hidden units: what fits a CPU's cache, and more on a
+# GPU, where each pass has its price.
 NUMBERS_AT_ONCE, TIMES_ON_GPU = 1 << 20, 16
 
 
 class Ablation:
-    """Asks what B inputs would be judged to be, had the remembered memory lacked some samples.
+    """Classifies B inputs with samples of the remembered memory removed.
 
-    encodings (B, D): the inputs'. Similarities and the inputs' half of the head's first layer are computed once; a
-    question then costs a sparsemax and the rest of the head. Only as long as the layer's weights stay as they are.
+    encodings (B, D): of the inputs. keep: bool (M,); False removes a sample for good, None keeps all. The scores and the
+    inputs' part in the head are computed once; each removal then costs a sparsemax and the rest of the head. Valid only
+    as long as the layer's weights stay as they are.
     """
 
-    def __init__(self, layer: MemoryWrap, encodings: Tensor, memory: RememberedMemory) -> None:
-        self.layer, self.encodings, self.memory = layer, encodings, memory
-        self._prepared = memory.prepared()
-        self._snapshot, self._kind = Snapshot(layer), _kind(layer)
+    def __init__(
+        self, layer: MemoryWrap, encodings: Tensor, memory: RememberedMemory, keep: Tensor | None = None
+    ) -> None:
+        self.layer, self.encodings, self.memory, self.keep = layer, encodings, memory, keep
+        self._prepared = memory.prepared
+        self._snapshot, self._placement = WeightSnapshot(layer), _placement(layer)
+
+    @property
+    def memory_size(self) -> int:
+        """How many memory samples are kept."""
+        return len(self.memory) if self.keep is None else int(self.keep.sum())
 
     @property
     def at_once(self) -> int:
-        """How many questions are answered in one pass."""
+        """How many removals are classified in one pass."""
         numbers = NUMBERS_AT_ONCE * (TIMES_ON_GPU if self.encodings.is_cuda else 1)
         return max(1, numbers // max(len(self.memory), self.layer.head.first.out_features))
 
-    def judge(self, inputs: Tensor, removed: Tensor) -> tuple[Tensor, Tensor]:
-        """What input inputs[n] is judged to be without the memory samples removed[n], for each n.
+    def read(self, inputs: Tensor, removed: Tensor) -> tuple[Tensor, Tensor]:
+        """Classify input inputs[n] without the memory samples removed[n], for each n.
 
         inputs (N,), removed (N, R) -> logits (N, C) and weights (N, M). At least one sample has to be left.
         """
@@ -46,72 +55,63 @@ class Ablation:
         return torch.cat([logits for logits, _ in parts]), torch.cat([weights for _, weights in parts])
 
     def logits(self, inputs: Tensor, removed: Tensor) -> Tensor:
-        """The same without the weights, which of a large memory fill much room: (N, C)"""
+        """The logits (N, C) of `read` without the weights, which take much room for a large memory."""
         return torch.cat([logits for logits, _ in self._parts(inputs, removed)])
 
-    def judge_with_only(self, row: int, samples: Tensor) -> Tensor:
-        """Logits (C,) of one input with a memory that holds these samples (n,) and nothing else."""
-        self.refuse_if_changed()
-        with _in_full_precision(self.encodings):
-            return self.layer.read(self.encodings[row : row + 1], self.memory.encodings[samples]).logits[0]
+    def logits_with_only(self, row: int, samples: Tensor) -> Tensor:
+        """Logits (C,) of one input with a memory of these samples (n,) alone."""
+        self.check_unchanged()
+        with _full_precision(self.encodings):
+            return self.layer(self.encodings[row : row + 1], self.memory.encodings[samples])[0]
 
     def shares(self, samples: Tensor, weights: Tensor) -> Tensor:
         """What memory samples (n,) of these weights (n,) add to every logit, with a linear head: (n, C)"""
-        self.refuse_if_changed()
-        _, share = self.layer.halves_of_first()
-        with _in_full_precision(self.encodings):
-            rows = functional.linear(self._prepared.encodings[samples].to(share.dtype), share)
+        self.check_unchanged()
+        weight = self.layer.memory_weight()
+        with _full_precision(self.encodings):
+            rows = functional.linear(self._prepared.keys.values[samples].to(weight.dtype), weight)
             return weights.unsqueeze(1).to(rows.dtype) * rows
 
-    def refuse_if_changed(self) -> None:
-        """An answer by other weights would belong to another prediction."""
-        if not self._snapshot.holds(self.layer) or _kind(self.layer) != self._kind:
+    def check_unchanged(self) -> None:
+        """A StaleMemoryError if the layer has changed: its answers would belong to another prediction."""
+        if not self._snapshot.holds(self.layer) or _placement(self.layer) != self._placement:
             raise StaleMemoryError(
                 "the model has changed or moved since this explanation was made; explain the images again"
             )
 
     def _parts(self, inputs: Tensor, removed: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        self.refuse_if_changed()
-        for part in zip(torch.split(inputs, self.at_once), torch.split(removed, self.at_once), strict=True):
-            with _in_full_precision(self.encodings):
-                answers = self._judge(*part)
-            yield answers
-
-    def _judge(self, inputs: Tensor, removed: Tensor) -> tuple[Tensor, Tensor]:
-        weights = sparsemax(self._scores[inputs].scatter(1, removed, -torch.inf))
-        if self._prepared.first_layer is not None:
-            features, first_layer = weights, self._prepared.first_layer[: weights.shape[1]]
-        else:
-            _, share = self.layer.halves_of_first()
-            features, first_layer = memory_vector(weights, self._prepared.encodings), share.T
-        hidden = torch.addmm(self._hidden_of_inputs[inputs], features.to(first_layer.dtype), first_layer)
-        return self.layer.head.after_first(hidden), weights
+        self.check_unchanged()
+        for rows, samples in zip(torch.split(inputs, self.at_once), torch.split(removed, self.at_once), strict=True):
+            with _full_precision(self.encodings):
+                weights = sparsemax(self._scores[rows].scatter(1, samples, -torch.inf))
+                logits = self.layer.classify(self._queries[rows], weights, self._prepared, self._input_hidden[rows])
+            yield logits, weights
 
     @cached_property
-    def _queries(self) -> tuple[Tensor, Tensor]:
-        return self.layer.projected(self.encodings)
+    def _queries(self) -> Tensor:
+        """(B, width)"""
+        return self.layer.compared(to_full_precision(self.encodings))
 
     @cached_property
     def _scores(self) -> Tensor:
         """(B, M)"""
-        return similarities(*self._queries, self._prepared.encodings, self._prepared.scales)
+        similarity = self.layer.similarity
+        scores = similarity.scores(similarity.vectors(self._queries), self._prepared.keys)
+        return scores if self.keep is None else scores.masked_fill(~self.keep, -torch.inf)
 
     @cached_property
-    def _hidden_of_inputs(self) -> Tensor:
-        """The inputs' part in the head's first layer, its bias included: (B, H)"""
-        own, _ = self.layer.halves_of_first()
-        if self.layer.variant == "only_memory":
-            return self.layer.head.first.bias.expand(len(self.encodings), -1)
-        return functional.linear(self._queries[0].to(own.dtype), own, self.layer.head.first.bias)
+    def _input_hidden(self) -> Tensor:
+        """(B, H)"""
+        return self.layer.input_hidden(self._queries)
 
 
-def _kind(layer: MemoryWrap) -> tuple[torch.dtype, torch.device]:
+def _placement(layer: MemoryWrap) -> tuple[torch.dtype, torch.device]:
     weight = layer.head.first.weight
     return weight.dtype, weight.device
 
 
 @contextmanager
-def _in_full_precision(encodings: Tensor) -> Iterator[None]:
+def _full_precision(encodings: Tensor) -> Iterator[None]:
     """Without gradients, and whatever autocast and TF32 are set to."""
     with torch.no_grad(), without_autocast(encodings), exact_products(encodings):
         yield

@@ -1,7 +1,7 @@
-"""Why a model predicted what it did: the memory samples that it used, for and against (paper, sec. 3.2).
+"""The memory samples behind a prediction, for and against it (paper, sec. 3.2).
 
-A sample is an example if the model itself puts it into the class that it predicts for the input, a counterfactual if
-into another. Its label plays no part in that, and is kept beside: a difference between the two is worth a look.
+A sample is an example if the model predicts the input's predicted class for it as well, a counterfactual if it predicts
+another. Its label plays no part in that.
 """
 
 from dataclasses import dataclass
@@ -16,20 +16,19 @@ from memwrap.metrics import predict_classes, top_is_counterfactual
 from memwrap.nn.layer import Reading
 from memwrap.nn.precision import to_full_precision
 
-# How far logits may move, as a share of the largest, when samples of weight zero are left out: rounding alone. In half
-# precision that is more: so many times the gap between one and the next number.
-TOLERANCE, GAPS = 1e-4, 8
-STRONGEST = 3  # samples that are shown in short
+# How far rounding may move logits, relative to the largest, when samples of weight zero are removed; in half precision
+# this many times the machine epsilon.
+TOLERANCE, EPSILONS = 1e-4, 8
+SHOWN_IN_REPR = 3  # samples
 
 
 @dataclass(frozen=True)
 class MemorySample:
     """A memory sample that a prediction used.
 
-    prediction: the model's own class for it; None in a memory of one, where there is nothing to make it with. effect:
-    by how much the predicted class's probability changes when the sample is taken out of the whole memory, below zero
-    if it spoke for the prediction; None if it was not asked for, or nothing would be left. shares (C,): what it adds to
-    each logit, with a linear head; None with another.
+    prediction: the model's class for it, made with the rest of the memory; None in a memory of one. effect: the change
+    of the predicted class's probability when the sample is removed, negative if it supported the prediction; None if
+    not asked for, or if nothing would be left. shares (C,): what it adds to each logit, with a linear head; else None.
     """
 
     index: int
@@ -42,11 +41,11 @@ class MemorySample:
 
 @dataclass(frozen=True)
 class Check:
-    """What came of leaving all samples of weight zero out of the memory. True if the prediction is what it was."""
+    """The result of removing all samples of weight zero from the memory; true if the prediction stays the same."""
 
     same_prediction: bool
-    logit_difference: float  # the largest, as a share of the largest logit, or of 1 if that is smaller
-    tolerance: float  # what rounding may make of it
+    logit_difference: float  # the largest, relative to the largest logit, or to 1 if that is smaller
+    tolerance: float  # what rounding may cause
     kept: int
     left_out: int
 
@@ -58,8 +57,9 @@ class Check:
 class Explanation:
     """One input's prediction and the memory samples behind it.
 
-    logits (C,), probabilities (C,), weights (M,). effects (M,): NaN for samples of weight zero, None if they were not
-    asked for or nothing would be left. All on the CPU.
+    logits (C,), probabilities (C,), weights (M,). effects (M,): NaN for samples of weight zero; None if they were not
+    asked for or nothing would be left. Indices are those of the whole memory, and a sample that `keep` removed has
+    weight zero. All on the CPU.
     """
 
     prediction: int
@@ -68,14 +68,14 @@ class Explanation:
     weights: Tensor
     uncertain: bool | None  # whether the strongest sample of all is a counterfactual; None in a memory of one
     effects: Tensor | None
-    labels: Tensor  # (M,), of the whole memory
-    memory_predictions: Tensor | None  # (M,), likewise
+    labels: Tensor  # (M,), of the memory
+    memory_predictions: Tensor | None  # (M,), of the memory
     ablation: Ablation
     row: int  # of the input in `ablation`
 
     @cached_property
     def samples(self) -> tuple[MemorySample, ...]:
-        """All of positive weight, the strongest first, of equal ones the lower index."""
+        """The samples of positive weight, the strongest first, of equal ones the lower index."""
         order = self.weights.argsort(descending=True, stable=True)[: int(self.weights.count_nonzero())]
         shares = self._shares(order)
         nothing = [None] * len(order)
@@ -92,18 +92,21 @@ class Explanation:
 
     @property
     def examples(self) -> tuple[MemorySample, ...]:
-        """The samples that the model puts into the predicted class, the strongest first."""
+        """The used samples that the model predicts the same class for, the strongest first."""
         return tuple(sample for sample in self.samples if sample.prediction == self.prediction)
 
     @property
     def counterfactuals(self) -> tuple[MemorySample, ...]:
-        """The samples that the model puts into other classes, the strongest first."""
+        """The used samples that the model predicts another class for, the strongest first."""
         return tuple(sample for sample in self.samples if sample.prediction not in (self.prediction, None))
 
     @property
     def unused(self) -> tuple[int, ...]:
-        """The indices of the memory samples of weight zero."""
-        return tuple((self.weights == 0).nonzero().squeeze(1).tolist())
+        """The indices of the memory samples of weight zero, without those that `keep` removed."""
+        unused = self.weights == 0
+        if self.ablation.keep is not None:
+            unused &= self.ablation.keep.cpu()
+        return tuple(unused.nonzero().squeeze(1).tolist())
 
     @property
     def example(self) -> MemorySample | None:
@@ -112,7 +115,7 @@ class Explanation:
 
     @property
     def counterfactual(self) -> MemorySample | None:
-        """The strongest counterfactual; None if the prediction used none: the model is sure."""
+        """The strongest counterfactual; None if the prediction used none."""
         return next(iter(self.counterfactuals), None)
 
     @cached_property
@@ -121,30 +124,29 @@ class Explanation:
         return find_flip_set(self.ablation, self.row, self.prediction)
 
     def __repr__(self) -> str:
-        """In short: tensors tell people little."""
         probability = float(self.probabilities[self.prediction])
         doubt = ", uncertain" if self.uncertain else ""
         shown = [
             f"#{sample.index} {100 * sample.weight:.1f} %"
             + ("" if sample.effect is None else f" (effect {100 * sample.effect:+.1f} points)")
-            for sample in self.samples[:STRONGEST]
+            for sample in self.samples[:SHOWN_IN_REPR]
         ]
-        more = ", ..." if len(self.samples) > STRONGEST else ""
+        more = ", ..." if len(self.samples) > SHOWN_IN_REPR else ""
         return (
             f"<Explanation: class {self.prediction}, {100 * probability:.1f} %{doubt}; uses {len(self.samples)} of "
-            f"{len(self.weights)} memory samples: {', '.join(shown)}{more}>"
+            f"{self.ablation.memory_size} memory samples: {', '.join(shown)}{more}>"
         )
 
     def check(self) -> Check:
-        """Judge the input once more with a memory that holds nothing but the samples used."""
+        """Classify the input again with a memory of the used samples alone."""
         used = self.weights.nonzero().squeeze(1)
-        logits = self.ablation.judge_with_only(self.row, used.to(self.ablation.encodings.device)).cpu()
+        logits = self.ablation.logits_with_only(self.row, used.to(self.ablation.encodings.device)).cpu()
         return Check(
             same_prediction=int(predict_classes(logits.unsqueeze(0))) == self.prediction,
             logit_difference=float((logits - self.logits).abs().max() / self.logits.abs().max().clamp(min=1)),
-            tolerance=max(TOLERANCE, GAPS * torch.finfo(logits.dtype).eps),
+            tolerance=max(TOLERANCE, EPSILONS * torch.finfo(logits.dtype).eps),
             kept=len(used),
-            left_out=len(self.weights) - len(used),
+            left_out=self.ablation.memory_size - len(used),
         )
 
     def _shares(self, samples: Tensor) -> Tensor | None:
@@ -155,20 +157,26 @@ class Explanation:
         return self.ablation.shares(samples.to(device), self.weights[samples].to(device)).cpu()
 
 
-def explain(reading: Reading, ablation: Ablation, effects: bool = True) -> list[Explanation]:
-    """One for each input of a reading of the remembered memory. effects: whether each sample's is computed."""
-    predictions, memory = predict_classes(reading.logits), ablation.memory
-    own, nothing = memory.predictions, [None] * len(predictions)
+def explain(
+    reading: Reading, ablation: Ablation, memory_predictions: Tensor | None, effects: bool = True
+) -> list[Explanation]:
+    """One explanation for each input of a reading of the remembered memory.
+
+    memory_predictions (M,): the model's class for each sample, made with the rest of the memory that is kept; None for a
+    memory of one. effects: whether to compute the effect of each sample.
+    """
+    predictions = predict_classes(reading.logits)
+    own, nothing = memory_predictions, [None] * len(predictions)
     columns = zip(
         predictions.tolist(),
         reading.logits.cpu(),
         to_full_precision(reading.logits).softmax(dim=1).cpu(),
         reading.weights.cpu(),
         nothing if own is None else top_is_counterfactual(reading.weights, predictions, own).tolist(),
-        removal_effects(ablation, reading, predictions).cpu() if effects and len(memory) > 1 else nothing,
+        removal_effects(ablation, reading, predictions).cpu() if effects and ablation.memory_size > 1 else nothing,
         strict=True,
     )
-    labels, own = memory.labels.cpu(), None if own is None else own.cpu()
+    labels, own = ablation.memory.labels.cpu(), None if own is None else own.cpu()
     return [
         Explanation(prediction, logits, probabilities, weights, uncertain, effect, labels, own, ablation, row)
         for row, (prediction, logits, probabilities, weights, uncertain, effect) in enumerate(columns)
@@ -176,7 +184,7 @@ def explain(reading: Reading, ablation: Ablation, effects: bool = True) -> list[
 
 
 def removal_effects(ablation: Ablation, reading: Reading, predictions: Tensor) -> Tensor:
-    """How the probability of the predicted class changes when a sample is taken out, others may then enter: (B, M).
+    """The change of the predicted class's probability when a sample is removed and others may enter: (B, M).
 
     predictions (B,). NaN for samples of weight zero, whose removal changes nothing.
     """
@@ -189,5 +197,5 @@ def removal_effects(ablation: Ablation, reading: Reading, predictions: Tensor) -
 
 
 def _probability(logits: Tensor, classes: Tensor) -> Tensor:
-    """Of one class for each row. logits (N, C), classes (N,) -> (N,)"""
+    """The probability of one class in each row. logits (N, C), classes (N,) -> (N,)"""
     return to_full_precision(logits).softmax(dim=1).gather(1, classes.unsqueeze(1)).squeeze(1)

@@ -1,7 +1,6 @@
-"""What is refused at the door: wrong types, shapes and values, before they become a wrong prediction.
+"""Checks of types, shapes and values at the entry points, behind `tracing.checks_enabled`.
 
-The checks read values, so the eager entry points alone call them, behind `tracing.eager`: a compiled, exported or
-captured step runs without them.
+A compiled, exported or captured step runs without them.
 """
 
 import math
@@ -33,7 +32,7 @@ def check_encodings(encodings: Tensor, in_features: int) -> None:
 
 
 def check_memory(memory: Tensor, in_features: int, encodings: Tensor | None = None) -> None:
-    """memory (M, D), or (B, M, D) beside encodings (B, D); of the layer's width, not empty, of the encodings' dtype."""
+    """memory (M, D), or (B, M, D) for encodings (B, D); of the layer's width, not empty, of the encodings' dtype."""
     layouts = {2: "(M, D)"} if encodings is None else {2: "(M, D)", 3: "(B, M, D)"}
     _check_vectors("memory", memory, in_features, layouts)
     if encodings is None:
@@ -51,19 +50,19 @@ def check_memory(memory: Tensor, in_features: int, encodings: Tensor | None = No
 
 
 class AsyncScalars:
-    """Numbers of a device, on their way to the host while the device goes on with what it is given next."""
+    """Numbers on their way from a device to the host, while the device computes on."""
 
     def __init__(self, *numbers: Tensor) -> None:
         together = torch.stack([number.detach().float() for number in numbers])
         self._numbers, self._arrival = together, None
         if together.is_cuda:
-            # Into memory that a device can write to by itself: any other would make the host wait.
-            there = torch.empty(len(numbers), dtype=torch.float32, device="cpu", pin_memory=True)
-            self._numbers = there.copy_(together, non_blocking=True)
+            # Into pinned memory, which a device writes to without making the host wait.
+            pinned = torch.empty(len(numbers), dtype=torch.float32, device="cpu", pin_memory=True)
+            self._numbers = pinned.copy_(together, non_blocking=True)
             self._arrival = torch.cuda.current_stream(together.device).record_event()
 
     def numbers(self) -> list[float]:
-        """What they are; waits until they have come."""
+        """Their values; waits until they have arrived."""
         if self._arrival is not None:
             self._arrival.synchronize()
         return [number.item() for number in self._numbers]
@@ -71,50 +70,45 @@ class AsyncScalars:
 
 @dataclass(frozen=True)
 class NormBound:
-    """How large numbers may become that are made of encodings: none is larger than by_length * length + rest."""
+    """A bound on numbers computed from encodings: none exceeds slope * norm + offset."""
 
-    by_length: float
-    rest: float
+    slope: float
+    offset: float
 
-    def beside(self, length: float) -> "NormBound":
-        """Where each encoding comes with something of that length."""
-        return NormBound(self.by_length, self.by_length * length + self.rest)
+    def with_memory(self, norm: float) -> "NormBound":
+        """The bound where a memory vector of up to that norm comes with each encoding."""
+        return NormBound(self.slope, self.slope * norm + self.offset)
 
-    def fits(self, length: float, dtype: torch.dtype) -> bool:
-        """Whether all are finite in that type, for encodings of that length; False if that is not sure."""
-        # One more than the length, for what comes into being without encodings; twice, as sums are rounded.
-        return 2 * (self.by_length * (1 + length) + self.rest) < torch.finfo(dtype).max
-
-
-def check_glanced(least: float, growth: NormBound | None, logits: Tensor, scales: Tensor) -> None:
-    """As `check_judgement` of encodings, by the least of their scales, which somebody has glanced at.
-
-    Logits that cannot have grown too large need not be waited for.
-    """
-    if least > 0 and growth is not None and growth.fits(1 / least, logits.dtype):
-        return
-    check_scales("encodings", scales)
-    check_logits(logits)
+    def fits(self, norm: float, dtype: torch.dtype) -> bool:
+        """Whether all numbers are finite in that type, for encodings of that norm; False if that is not certain."""
+        # One more than the norm, for what does not come from encodings; twice, as sums are rounded.
+        return 2 * (self.slope * (1 + norm) + self.offset) < torch.finfo(dtype).max
 
 
-def check_judgement(logits: Tensor, **scales: Tensor) -> None:
-    """logits (B, C), and by name the inverse norms of what they were made from: as `check_scales` and `check_logits`.
+class ValueCheck:
+    """Checks the values of one pass: begun when the inverse norms (...) are known, by name, finished with the logits."""
 
-    Once, when all is done: this runs with every prediction, and a GPU has nothing to do while somebody looks.
-    """
-    looks = [logits.detach().sum(), *(each.detach().min() for each in scales.values())]
-    total, *least = (each.item() for each in torch.stack([each.float() for each in looks]).cpu())
-    if math.isfinite(total) and all(scale > 0 for scale in least):
-        return
-    for name, each in scales.items():
-        check_scales(name, each)
-    check_logits(logits)
+    def __init__(self, **inverse_norms: Tensor) -> None:
+        self._inverse_norms = inverse_norms
+        self._smallest = AsyncScalars(*(each.min() for each in inverse_norms.values()))
+
+    def finish(self, logits: Tensor, bound: NormBound | None = None) -> None:
+        """A NonFiniteError for vectors or logits (B, C) that hold NaN or infinity.
+
+        bound: with it, logits that cannot have overflowed need not be waited for.
+        """
+        smallest = self._smallest.numbers()
+        if not all(each > 0 for each in smallest):  # NaN is not larger than zero, either
+            for name, each in self._inverse_norms.items():
+                check_norms(name, each)
+        if bound is None or not bound.fits(1 / smallest[0], logits.dtype):
+            check_logits(logits)
 
 
-def check_scales(name: str, scales: Tensor) -> None:
-    """scales (...): inverse norms of vectors that are all finite, and short enough to be squared."""
-    if not scales.min().item() > 0:  # NaN is not larger than zero, either
-        good = scales > 0
+def check_norms(name: str, inverse_norms: Tensor) -> None:
+    """inverse_norms (...): of vectors that are all finite, and short enough to be squared."""
+    if not inverse_norms.min().item() > 0:
+        good = inverse_norms > 0
         first = int((~good).flatten().nonzero()[0])
         raise NonFiniteError(
             f"{name}: {int((~good).sum())} of {good.numel()} vectors hold NaN, infinity or values too large to square "
@@ -124,8 +118,8 @@ def check_scales(name: str, scales: Tensor) -> None:
 
 def check_logits(logits: Tensor) -> None:
     """logits (B, C): all finite."""
-    # One operation; only a sum that is not finite makes the closer look worth its time.
-    if not math.isfinite(logits.sum().item()) and bool((bad := ~logits.isfinite().all(-1)).any()):
+    # The sum is one operation; each row is tested only where it is not finite.
+    if not math.isfinite(logits.detach().sum().item()) and bool((bad := ~logits.isfinite().all(-1)).any()):
         raise NonFiniteError(
             f"logits of {int(bad.sum())} of {len(bad)} inputs are not finite although their encodings are; "
             "the head's weights hold NaN or have grown too large: did training diverge?"
@@ -141,7 +135,7 @@ def check_keep(keep: Tensor | None, inputs: int, samples: int) -> None:
             f"keep is a {type(keep).__name__}; expected a bool tensor ({samples},) or ({inputs}, {samples})"
         )
     if keep.dtype != torch.bool:
-        raise InputError(f"keep has dtype {keep.dtype}; expected torch.bool, False where a sample is taken out")
+        raise InputError(f"keep has dtype {keep.dtype}; expected torch.bool, False where a sample is removed")
     if keep.shape not in ((samples,), (inputs, samples)):
         raise InputError(
             f"keep has shape {tuple(keep.shape)}; expected ({samples},) for all inputs, or ({inputs}, {samples})"
@@ -149,7 +143,7 @@ def check_keep(keep: Tensor | None, inputs: int, samples: int) -> None:
     empty = ~keep.any(-1)
     if bool(empty.any()):
         where = "" if keep.ndim == 1 else f" for input {int(empty.nonzero()[0])}"
-        raise InputError(f"keep takes all {samples} memory samples out{where}; leave at least one")
+        raise InputError(f"keep removes all {samples} memory samples{where}; keep at least one")
 
 
 def check_images(images: Tensor, channels: int) -> None:
@@ -158,7 +152,7 @@ def check_images(images: Tensor, channels: int) -> None:
 
 
 def check_memory_images(memory: Tensor, images: Tensor, channels: int) -> None:
-    """memory (M, channels, H, W), or (B, M, channels, H, W) beside images (B, channels, H, W); as for images."""
+    """memory (M, channels, H, W), or (B, M, channels, H, W) for images (B, channels, H, W); as for images."""
     _check_pixels("memory", memory, channels, {4: f"(M, {channels}, H, W)", 5: f"(B, M, {channels}, H, W)"})
     if memory.ndim == 5 and len(memory) != len(images):
         raise InputError(

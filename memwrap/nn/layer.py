@@ -1,4 +1,4 @@
-"""The layer that takes the place of a classifier's last one: attention over a memory, then a head (paper, sec. 3.1)."""
+"""The layer that replaces a classifier's last one: attention over a memory, then a head (paper, sec. 3.1)."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,43 +8,36 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from memwrap.errors import InputError
-from memwrap.nn.attention import (
-    MORE,
-    content_weights,
-    inverse_norms,
-    joined_weights,
-    large_memory_vector,
-    memory_vector,
-    similarities,
-    sparsemax,
-)
+from memwrap.nn.attention import TRY_MORE, memory_vector, sparsemax
 from memwrap.nn.checks import (
     AsyncScalars,
     NormBound,
+    ValueCheck,
     check_encodings,
-    check_glanced,
-    check_judgement,
     check_keep,
     check_memory,
-    check_scales,
+    check_norms,
     check_sizes,
 )
-from memwrap.nn.precision import exact_products, to_full_precision, without_autocast
+from memwrap.nn.precision import exact_linear, exact_products, to_full_precision, without_autocast
+from memwrap.nn.similarity import CosineSimilarity, Vectors
 from memwrap.nn.tracing import checks_enabled
 
 VARIANTS = ("memory_wrap", "only_memory")
 HEADS = ("mlp", "linear")
 
-LARGE_MEMORY = 4096  # samples: from here on it pays to look at the highest scores alone
-LOOKED_AT = 256  # of its samples, as few use more; eight times as many if they do
+LARGE_MEMORY = 4096  # samples: from here on it pays to compute weights from the highest scores alone
+FIRST_TRIED = 256  # of these scores; few inputs use more samples
+
+BATCH: Literal["batch"] = "batch"  # as a memory: each half of the batch is the memory of the other half
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What the layer made of each input, and from which memory samples.
+    """What the layer computed for each input, and from which memory samples.
 
-    logits (B, C). weights (B, M): rows sum to one, and the samples of positive weight are the ones that were used.
-    memory_vector (B, D), or (B, project): the memory samples summed by weight.
+    logits (B, C). weights (B, M): rows sum to one; the samples of positive weight are the ones used. memory_vector
+    (B, D), or (B, project): the memory samples summed by weight.
     """
 
     logits: Tensor
@@ -54,15 +47,16 @@ class Reading:
 
 @dataclass(frozen=True)
 class PreparedMemory:
-    """A shared memory with all that can be computed before an input is seen."""
+    """A memory with everything that can be computed before an input is seen."""
 
-    encodings: Tensor  # (M, D), or (M, project)
-    scales: Tensor  # (M,): one over each encoding's length
-    # (M + D, H), or (M, H) for "only_memory": the head's first layer, for weights and encoding instead of memory vector
-    # and encoding. Row m is sample m's part in the hidden layer, per unit of weight. None for a memory so large that
-    # summing its encodings first takes less work.
-    first_layer: Tensor | None
-    growth: NormBound | None  # how large what the head makes of it may become; None if that has not been looked at
+    keys: Vectors  # (M, D), or (M, project)
+    # (M, H): each sample's part in the hidden layer of the head, per unit of weight. None for a memory so large that it
+    # takes less work to sum the encodings first.
+    hidden: Tensor | None = None
+    bound: NormBound | None = None  # of what the head computes from it; None if values are not checked
+
+    def __len__(self) -> int:
+        return len(self.keys)
 
 
 def first_half(batch: int) -> int:
@@ -70,8 +64,16 @@ def first_half(batch: int) -> int:
     return (batch + 1) // 2
 
 
+class FullPrecisionLinear(nn.Linear):
+    """A linear layer that computes in float32 at least, whatever autocast and TF32 are set to."""
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """vectors (..., in_features) -> (..., out_features)"""
+        return exact_linear(vectors, self.weight, self.bias)
+
+
 class Head(nn.Module):
-    """The last layer of the paper: a linear layer, then ReLU and another one unless it is to stay linear."""
+    """The paper's last layer: a linear layer, then ReLU and another one unless it is to stay linear."""
 
     def __init__(self, in_features: int, num_classes: int, linear: bool) -> None:
         super().__init__()
@@ -81,28 +83,29 @@ class Head(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """features (B, in_features) -> logits (B, C)"""
-        return self.after_first(self.first(features.to(self.first.weight.dtype)))
+        return self.from_hidden(self.first(features.to(self.first.weight.dtype)))
 
-    def after_first(self, hidden: Tensor) -> Tensor:
-        """What the first linear layer gives, (B, H) -> logits (B, C)"""
+    def from_hidden(self, hidden: Tensor) -> Tensor:
+        """The output of the first linear layer, (B, H) -> logits (B, C)"""
         return hidden if self.second is None else self.second(functional.relu(hidden))
 
-    def growth(self) -> NormBound:
-        """Of what it makes of features: by the lengths of its weights, as a product is at most that of the lengths."""
-        # One more than that, as what is multiplied has to be finite as well: it may be rounded to a shorter type.
-        weight, bias = 1 + _length(self.first.weight), _length(self.first.bias)
+    def bound(self) -> NormBound:
+        """A bound on what the head computes, from the norms of its weights."""
+        # One is added, as the inputs of a product have to be finite as well: they may be cast to a shorter type.
+        weight, bias = 1 + _norm(self.first.weight), _norm(self.first.bias)
         if self.second is None:
             return NormBound(weight, bias)
-        further = 1 + _length(self.second.weight)
-        return NormBound(weight * further, bias * further + _length(self.second.bias))
+        further = 1 + _norm(self.second.weight)
+        return NormBound(weight * further, bias * further + _norm(self.second.bias))
 
 
 class MemoryWrap(nn.Module):
-    """Logits from encodings and an encoded memory, in place of a classifier's last layer; `memwrap.wrap` puts it there.
+    """Logits from encodings and an encoded memory, in place of a classifier's last layer; see `memwrap.wrap`.
 
-    variant: "memory_wrap" joins the input's encoding and its memory vector, "only_memory" judges by the latter alone.
-    head: "mlp" is the paper's; "linear" shows each sample's share in every logit, and wants lower learning rates.
-    project: a learnt linear map takes the encodings to so many dimensions first; None leaves them as they are.
+    variant: "memory_wrap" joins the input's encoding and its memory vector, "only_memory" takes the latter alone.
+    head: "mlp" is the paper's; "linear" shows each sample's share in every logit, and needs lower learning rates.
+    project: a learnt linear map takes the encodings to this many dimensions first; None leaves them as they are.
+    scale: of the cosine similarity; the paper's is 1, and higher ones use fewer memory samples.
     """
 
     def __init__(
@@ -112,6 +115,7 @@ class MemoryWrap(nn.Module):
         variant: str = "memory_wrap",
         head: str = "mlp",
         project: int | None = None,
+        scale: float = 1.0,
     ) -> None:
         super().__init__()
         check_options(variant, head, in_features=in_features, num_classes=num_classes, project=project)
@@ -119,149 +123,84 @@ class MemoryWrap(nn.Module):
         self.in_features, self.num_classes = int(in_features), int(num_classes)
         self.variant, self.head_kind = variant, head
         self.project = None if project is None else int(project)
+        self.similarity = CosineSimilarity(scale)
         self.width = self.project or self.in_features
-        self.projection = nn.Linear(self.in_features, self.project) if self.project else None
+        self.projection = FullPrecisionLinear(self.in_features, self.project) if self.project else None
         joined = 2 * self.width if variant == "memory_wrap" else self.width
         self.head = Head(joined, self.num_classes, linear=head == "linear")
 
-    def forward(self, encodings: Tensor, memory: Tensor | Literal["batch"]) -> Tensor:
-        """encodings (B, D), memory (M, D) or (B, M, D) -> logits (B, C); memory "batch": see `forward_by_halves`."""
-        return self.forward_by_halves(encodings) if isinstance(memory, str) else self.read(encodings, memory).logits
+    def forward(self, encodings: Tensor, memory: Tensor | PreparedMemory | Literal["batch"]) -> Tensor:
+        """encodings (B, D) -> logits (B, C)
 
-    def read(self, encodings: Tensor, memory: Tensor, keep: Tensor | None = None) -> Reading:
-        """The same with weights. keep: bool (M,) or (B, M); False takes a sample out, None keeps all."""
-        if checked := checks_enabled(encodings):
-            check_encodings(encodings, self.in_features)
-            check_memory(memory, self.in_features, encodings)
-            check_keep(keep, len(encodings), memory.shape[-2])
-        # Rounded or not, here once: attention needs them in full in several places.
-        queries, keys = self._projected(to_full_precision(encodings)), self._projected(to_full_precision(memory))
-        query_scales, key_scales = inverse_norms(queries), inverse_norms(keys)
-        weights = content_weights(queries, query_scales, keys, key_scales, keep)
-        vector = memory_vector(weights, keys)
-        logits: Tensor = self.head(self._features(queries, vector))
-        if checked:
-            check_judgement(logits, encodings=query_scales, memory=key_scales)
-        return Reading(logits, weights, vector)
-
-    def forward_by_halves(self, encodings: Tensor) -> Tensor:
-        """encodings (B, D) -> logits (B, C); the memory of each half of the batch is the other half
-
-        The same as two calls of `forward`, but both halves share their similarities and go through the head together.
+        memory: encodings (M, D), or (B, M, D) for one memory to each input; a prepared memory; or "batch", with which
+        each half of the batch is the memory of the other half.
         """
-        if checked := checks_enabled(encodings):
-            check_encodings(encodings, self.in_features)
-            if len(encodings) < 2:
-                raise InputError("a batch of one has no halves; expected at least two encodings")
-        queries, scales = self.projected(to_full_precision(encodings))
-        half = first_half(len(encodings))
-        (first, second), (first_scales, second_scales) = (each.tensor_split([half]) for each in (queries, scales))
-        scores = similarities(first, first_scales, second, second_scales)
-        vectors = [memory_vector(sparsemax(scores), second), memory_vector(sparsemax(scores.mT), first)]
-        logits: Tensor = self.head(self._features(queries, torch.cat(vectors)))
-        if checked:
-            check_judgement(logits, encodings=scales)
-        return logits
-
-    def prepare(self, memory: Tensor) -> PreparedMemory:
-        """Do the part of the arithmetic that a memory (M, D) needs, once for as long as it and the weights stay.
-
-        With other weights, predictions from it mean nothing, and it is not even sure that NaN among them is noticed.
-        """
-        if checked := checks_enabled(memory):
-            check_memory(memory, self.in_features)
-        with exact_products(memory):  # once, for all later predictions and explanations
-            keys, scales = self.projected(memory)
-            growth = None
-            if checked:
-                check_scales("memory", scales)
-                growth = self.head.growth().beside(1 / scales.min().item())
-            return PreparedMemory(keys, scales, self._first_layer_after(keys), growth)
-
-    def read_prepared(self, encodings: Tensor, memory: PreparedMemory, keep: Tensor | None = None) -> Reading:
-        """encodings (B, D) -> what `read` gives for the memory that was prepared, for less work"""
-        logits, weights = self._judge(encodings, memory, keep)
-        return Reading(logits, weights.contiguous(), memory_vector(weights, memory.encodings))
-
-    def forward_prepared(self, encodings: Tensor, memory: PreparedMemory) -> Tensor:
-        """encodings (B, D) -> what `forward` gives for the memory that was prepared, logits (B, C)
-
-        Without gradients, a memory may be so large that its weights for a batch would fit nowhere.
-        """
+        if isinstance(memory, str):
+            return self._forward_halves(encodings, memory)
         if (
-            len(memory.encodings) >= LARGE_MEMORY
+            isinstance(memory, PreparedMemory)
+            and len(memory) >= LARGE_MEMORY
             and checks_enabled(encodings)
             and not (torch.is_grad_enabled() and encodings.requires_grad)
         ):
-            return self._judge_by_few(encodings, memory, LOOKED_AT)
-        return self._judge(encodings, memory, None)[0]
-
-    def _judge_by_few(self, encodings: Tensor, memory: PreparedMemory, looked_at: int) -> Tensor:
-        """The same, from so many samples of the highest scores, or more: encodings (B, D) -> logits (B, C)"""
-        check_encodings(encodings, self.in_features)
-        queries, scales = self.projected(encodings)
-        vector, enough = large_memory_vector(queries, scales, memory.encodings, memory.scales, looked_at)
-        glance = AsyncScalars(scales.min(), enough.all())
-        logits: Tensor = self.head(self._features(queries, vector))
-        least, all_enough = glance.numbers()
-        check_glanced(least, memory.growth, logits, scales)
-        if not all_enough:
-            left = (~enough).nonzero().squeeze(1)
-            logits[left] = self._judge_by_few(encodings[left], memory, MORE * looked_at)
-        return logits
-
-    def _judge(self, encodings: Tensor, memory: PreparedMemory, keep: Tensor | None) -> tuple[Tensor, Tensor]:
-        """encodings (B, D) -> logits (B, C) and weights (B, M)"""
-        if checked := checks_enabled(encodings):
             check_encodings(encodings, self.in_features)
-            check_keep(keep, len(encodings), len(memory.encodings))
-        queries = self._projected(encodings)
-        both = memory.first_layer is not None and self.variant != "only_memory"
-        joined, scales = joined_weights(queries, memory.encodings, memory.scales, keep, with_queries=both)
-        weights = joined[:, : len(memory.encodings)]
-        glance = AsyncScalars(scales.min()) if checked else None
-        if memory.first_layer is None:
-            logits: Tensor = self.head(self._features(queries, memory_vector(weights, memory.encodings)))
+            return self._forward_top(encodings, memory, FIRST_TRIED)
+        return self._read(encodings, memory, None)[0]
+
+    def read(self, encodings: Tensor, memory: Tensor | PreparedMemory, keep: Tensor | None = None) -> Reading:
+        """Logits with the weight of each memory sample, and the memory vector.
+
+        memory: encodings (M, D) or (B, M, D), or a prepared memory. keep: bool (M,) or (B, M); False removes a sample.
+        """
+        logits, weights, memory = self._read(encodings, memory, keep)
+        return Reading(logits, weights, memory_vector(weights, memory.keys.values))
+
+    def prepare(self, memory: Tensor) -> PreparedMemory:
+        """Compute what depends on a memory (M, D) alone, for as long as it and the layer's weights stay as they are."""
+        if checked := checks_enabled(memory):
+            check_memory(memory, self.in_features)
+        with exact_products(memory):
+            keys = self.similarity.vectors(self.compared(memory))
+            bound = None
+            if checked:
+                check_norms("memory", keys.inverse_norms)
+                bound = self.head.bound().with_memory(1 / keys.inverse_norms.min().item())
+            return PreparedMemory(keys, self._fold(keys.values), bound)
+
+    def compared(self, encodings: Tensor) -> Tensor:
+        """encodings (..., D) -> what attention compares and sums, (..., width): the encodings, projected if asked for"""
+        return encodings if self.projection is None else self.projection(encodings)
+
+    def classify(
+        self, queries: Tensor, weights: Tensor, memory: PreparedMemory, input_hidden: Tensor | None = None
+    ) -> Tensor:
+        """Logits (B, C) of inputs that give the memory these weights (B, M); queries (B, width) as `compared` gives them.
+
+        input_hidden (B, H): what `input_hidden` gives for the queries, for those who classify them several times.
+        """
+        if memory.hidden is None and input_hidden is None:
+            return self._classify_vector(queries, memory_vector(weights, memory.keys.values))
+        if input_hidden is None:
+            input_hidden = self.input_hidden(queries)
+        if memory.hidden is not None:
+            hidden = torch.addmm(input_hidden, weights.to(memory.hidden.dtype), memory.hidden)
         else:
-            features = joined.to(memory.first_layer.dtype)
-            logits = self.head.after_first(torch.addmm(self.head.first.bias, features, memory.first_layer))
-        if glance is not None:
-            (least,) = glance.numbers()  # while the head is still at work
-            check_glanced(least, memory.growth, logits, scales)
-        return logits, weights
+            weight = self.memory_weight()
+            hidden = torch.addmm(input_hidden, memory_vector(weights, memory.keys.values).to(weight.dtype), weight.T)
+        return self.head.from_hidden(hidden)
 
-    def projected(self, encodings: Tensor) -> tuple[Tensor, Tensor]:
-        """encodings (..., D) -> what attention compares, (..., width), and one over their lengths, (...)"""
-        encodings = self._projected(encodings)
-        return encodings, inverse_norms(encodings)
+    def input_hidden(self, queries: Tensor) -> Tensor:
+        """The inputs' own part in the head's hidden layer, its bias included: queries (B, width) -> (B, H)"""
+        first = self.head.first
+        if self.variant == "only_memory":
+            return first.bias.expand(len(queries), -1)
+        return functional.linear(queries.to(first.weight.dtype), first.weight[:, : -self.width], first.bias)
 
-    def _projected(self, encodings: Tensor) -> Tensor:
-        if self.projection is None:
-            return encodings
-        projected: Tensor = self.projection(encodings.to(self.projection.weight.dtype))
-        return projected
+    def memory_weight(self) -> Tensor:
+        """The part of the head's first layer that takes the memory vector: (H, width)"""
+        return self.head.first.weight[:, -self.width :]
 
-    def _features(self, queries: Tensor, vector: Tensor) -> Tensor:
-        """What the head takes: (B, 2 D), the input's encoding first, or (B, D)."""
-        return vector if self.variant == "only_memory" else torch.cat([queries.to(vector.dtype), vector], dim=1)
-
-    def _first_layer_after(self, keys: Tensor) -> Tensor | None:
-        """The head's first layer with the memory multiplied into it: (w M) W = w (M W)."""
-        count, weight = len(keys), self.head.first.weight
-        hidden = len(weight)
-        # Multiplications for each input: count * hidden, or to sum the encodings first count * width + width * hidden.
-        if count * (hidden - self.width) > self.width * hidden:
-            return None
-        own, share = self.halves_of_first()
-        with without_autocast(keys):
-            return torch.cat([functional.linear(keys.to(share.dtype), share), own.T])
-
-    def halves_of_first(self) -> tuple[Tensor, Tensor]:
-        """The head's first layer: what it does to the input's encoding (H, width or 0), and to the memory vector."""
-        weight = self.head.first.weight
-        return weight[:, : -self.width], weight[:, -self.width :]
-
-    def settings(self) -> dict[str, int | str | None]:
+    def settings(self) -> dict[str, int | float | str | None]:
         """The arguments that build such a layer."""
         return {
             "in_features": self.in_features,
@@ -269,14 +208,81 @@ class MemoryWrap(nn.Module):
             "variant": self.variant,
             "head": self.head_kind,
             "project": self.project,
+            "scale": self.similarity.scale,
         }
 
     def extra_repr(self) -> str:
         return ", ".join(f"{name}={value!r}" for name, value in self.settings().items())
 
+    def _read(
+        self, encodings: Tensor, memory: Tensor | PreparedMemory, keep: Tensor | None
+    ) -> tuple[Tensor, Tensor, PreparedMemory]:
+        """Attention, then the head: logits (B, C), weights (B, M), and the memory that they belong to."""
+        if checked := checks_enabled(encodings):
+            check_encodings(encodings, self.in_features)
+            if not isinstance(memory, PreparedMemory):
+                check_memory(memory, self.in_features, encodings)
+        new_norms = {}
+        if not isinstance(memory, PreparedMemory):
+            memory = PreparedMemory(self.similarity.vectors(self.compared(to_full_precision(memory))))
+            new_norms["memory"] = memory.keys.inverse_norms
+        if checked:
+            check_keep(keep, len(encodings), len(memory))
+        queries = self.compared(to_full_precision(encodings))
+        weights, norms = self.similarity.attend(queries, memory.keys, keep)
+        check = ValueCheck(encodings=norms, **new_norms) if checked else None
+        logits = self.classify(queries, weights, memory)
+        if check is not None:
+            check.finish(logits, memory.bound)
+        return logits, weights, memory
 
-def _length(weights: Tensor) -> float:
-    """All of them as one vector."""
+    def _forward_halves(self, encodings: Tensor, memory: str) -> Tensor:
+        """Two calls of `forward`, in which both halves share their scores and go through the head together."""
+        if memory != BATCH:
+            raise InputError(f"memory is {memory!r}; expected a tensor (M, D) or (B, M, D), or {BATCH!r}")
+        if checked := checks_enabled(encodings):
+            check_encodings(encodings, self.in_features)
+            if len(encodings) < 2:
+                raise InputError("a batch of one has no halves; expected at least two encodings")
+        queries = self.similarity.vectors(self.compared(to_full_precision(encodings)))
+        first, second = queries.split(first_half(len(encodings)))
+        scores = self.similarity.scores(first, second)
+        vectors = [memory_vector(sparsemax(scores), second.values), memory_vector(sparsemax(scores.mT), first.values)]
+        logits = self._classify_vector(queries.values, torch.cat(vectors))
+        if checked:
+            ValueCheck(encodings=queries.inverse_norms).finish(logits)
+        return logits
+
+    def _forward_top(self, encodings: Tensor, memory: PreparedMemory, tried: int) -> Tensor:
+        """`forward` for a large memory, from the highest scores alone: `tried` of them, or more where needed."""
+        queries = self.similarity.vectors(self.compared(encodings))
+        vector, enough = self.similarity.attend_to_top(queries, memory.keys, tried)
+        check, all_enough = ValueCheck(encodings=queries.inverse_norms), AsyncScalars(enough.all())
+        logits = self._classify_vector(queries.values, vector)
+        check.finish(logits, memory.bound)
+        if not all_enough.numbers()[0]:
+            left = (~enough).nonzero().squeeze(1)
+            logits[left] = self._forward_top(encodings[left], memory, TRY_MORE * tried)
+        return logits
+
+    def _classify_vector(self, queries: Tensor, vector: Tensor) -> Tensor:
+        """The head on the input's encoding and the memory vector, or on the latter alone: (B, width) -> (B, C)"""
+        alone = self.variant == "only_memory"
+        logits: Tensor = self.head(vector if alone else torch.cat([queries.to(vector.dtype), vector], dim=1))
+        return logits
+
+    def _fold(self, keys: Tensor) -> Tensor | None:
+        """The memory multiplied into the head's first layer, (M, H): (w K) W = w (K W). None where that saves no work."""
+        count, hidden = len(keys), self.head.first.out_features
+        # Multiplications for each input: count * hidden, or to sum the encodings first count * width + width * hidden.
+        if count * (hidden - self.width) > self.width * hidden:
+            return None
+        weight = self.memory_weight()
+        with without_autocast(keys):
+            return functional.linear(keys.to(weight.dtype), weight)
+
+
+def _norm(weights: Tensor) -> float:
     return float(weights.detach().float().norm())
 
 

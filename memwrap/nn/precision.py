@@ -1,4 +1,4 @@
-"""Arithmetic in full precision, whatever the user has allowed elsewhere: autocast, TF32, bfloat16 products."""
+"""Arithmetic in full precision, whatever is allowed elsewhere: autocast, TF32, bfloat16 products."""
 
 import threading
 from collections.abc import Callable
@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 _NOTHING = nullcontext()
 
@@ -17,7 +18,7 @@ def to_full_precision(tensor: Tensor) -> Tensor:
 
 
 def without_autocast(tensor: Tensor) -> AbstractContextManager[Any]:
-    """Switches autocast off for the device of `tensor`, if it is on."""
+    """Disable autocast for the device of `tensor`, if it is on."""
     device = tensor.device.type
     if tensor.is_meta or not torch.is_autocast_enabled(device):
         return _NOTHING
@@ -25,9 +26,9 @@ def without_autocast(tensor: Tensor) -> AbstractContextManager[Any]:
 
 
 def exact_matmul(left: Tensor, right: Tensor) -> Tensor:
-    """The matrix product of float32 or float64, not rounded to TF32 or bfloat16 on the way.
+    """The matrix product of float32 or float64, not rounded to TF32 or bfloat16.
 
-    Except in a program of torch.export: that stands alone, on torch's own operators, and runs as its user sets it.
+    Except in a program of torch.export: that consists of torch's own operators, and runs as its user sets it.
     """
     if torch.compiler.is_dynamo_compiling():
         product: Tensor = _opaque_matmul(left, right)
@@ -38,11 +39,28 @@ def exact_matmul(left: Tensor, right: Tensor) -> Tensor:
         return left @ right
 
 
-class _Switch:
-    """One of torch's settings for float32, exact as long as anybody is within.
+def exact_linear(vectors: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """`functional.linear` in float32 at least, not rounded to TF32 or bfloat16, whatever autocast says.
 
-    It belongs to the process. So the first one in notes what it was, the last one out puts that back, and what other
-    threads compute meanwhile is exact, too.
+    vectors (..., D), weight (K, D), bias (K,) -> (..., K)
+    """
+    weight = to_full_precision(weight)
+    vectors, bias = vectors.to(weight.dtype), None if bias is None else bias.to(weight.dtype)
+    with without_autocast(vectors):
+        if torch.compiler.is_dynamo_compiling():
+            product: Tensor = _opaque_matmul(vectors, weight.mT)
+            return product if bias is None else product + bias
+        if torch.compiler.is_compiling():
+            return functional.linear(vectors, weight, bias)
+        with exact_products(vectors):
+            return functional.linear(vectors, weight, bias)
+
+
+class _Switch:
+    """One of torch's settings for float32, exact while a thread is inside this context.
+
+    The setting belongs to the process: the first thread to enter saves it, the last one to leave restores it, and what
+    other threads compute meanwhile is exact, too.
     """
 
     def __init__(self, place: Callable[[], Any], exact: tuple[str, ...]) -> None:
@@ -64,7 +82,7 @@ class _Switch:
                 self._place().fp32_precision, self._before = self._before, None
 
 
-# "none" says that nothing was set anywhere. Then products are exact, while convolutions on GPUs are not.
+# "none": nothing was set. Then products are exact, while convolutions on GPUs are not.
 _PRODUCTS = {
     True: _Switch(lambda: torch.backends.cuda.matmul, exact=("ieee", "none")),
     False: _Switch(lambda: torch.backends.mkldnn.matmul, exact=("ieee", "none")),  # type: ignore[attr-defined]
@@ -76,17 +94,17 @@ _CONVOLUTIONS = {
 
 
 def exact_products(tensor: Tensor) -> AbstractContextManager[None]:
-    """Keeps float32 products on the device of `tensor` exact, for all threads."""
+    """Compute float32 products on the device of `tensor` exactly, in all threads."""
     return _PRODUCTS[tensor.is_cuda]
 
 
 def exact_convolutions(tensor: Tensor) -> AbstractContextManager[None]:
-    """Keeps float32 convolutions on the device of `tensor` exact, for all threads."""
+    """Compute float32 convolutions on the device of `tensor` exactly, in all threads."""
     return _CONVOLUTIONS[tensor.is_cuda]
 
 
-# torch.compile cannot trace the switch, nor may it fuse the product into a kernel that uses TF32: to it, the product is
-# one closed operator.
+# torch.compile can neither trace the switch nor be allowed to fuse the product into a kernel that uses TF32: it sees one
+# opaque operator.
 @torch.library.custom_op("memwrap::exact_matmul", mutates_args=())
 def _opaque_matmul(left: Tensor, right: Tensor) -> Tensor:
     with exact_products(left), without_autocast(left):

@@ -1,4 +1,4 @@
-"""Whether a value may be looked at now. Reading one ends a trace, breaks a CUDA graph's capture and stalls a GPU."""
+"""Whether values may be read now. Reading one ends a trace, breaks the capture of a CUDA graph and stalls a GPU."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,28 +6,30 @@ from threading import local
 
 import torch
 from torch import Tensor
+from torch._C._functorch import peek_interpreter_stack
 
-_switch = local()
+_state = local()
 
 
 @contextmanager
 def checks_disabled() -> Iterator[None]:
-    """Here nothing is looked at before all is done: whoever enters checks what goes in and what comes out, once."""
-    before, _switch.off = getattr(_switch, "off", False), True
+    """Disable the checks of each call; the caller validates once, before and after."""
+    before, _state.disabled = getattr(_state, "disabled", False), True
     try:
         yield
     finally:
-        _switch.off = before
+        _state.disabled = before
 
 
 def checks_enabled(tensor: Tensor) -> bool:
-    """Whether `tensor` has values that may be read now: nothing is compiled, exported, traced, captured or disabled.
+    """Whether `tensor` has values that may be read now.
 
-    Also for what is no tensor at all: that is to be looked at, and refused.
+    False while something is compiled, exported, traced or captured, inside torch.func's transforms, and inside
+    `checks_disabled`. True for what is not a tensor, so that a check can refuse it.
     """
     if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
         return False
-    if getattr(_switch, "off", False):
+    if getattr(_state, "disabled", False) or peek_interpreter_stack() is not None:
         return False
     if not isinstance(tensor, Tensor):
         return True
