@@ -90,3 +90,8 @@ def test_importing_memwrap_loads_no_heavy_library() -> None:
     )
     after = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert heavy & set(after.stdout.split()) <= heavy & set(before.stdout.split())
+
+
+def test_dir_shows_public_names_only() -> None:
+    script = "import memwrap; assert dir(memwrap) == sorted(memwrap.__all__), dir(memwrap)"
+    subprocess.run([sys.executable, "-c", script], check=True)

@@ -17,7 +17,7 @@ def asked(layer: MemoryWrap, encodings: Tensor, memory: Tensor, labels: Sequence
     labels = torch.zeros(len(memory), dtype=torch.int64) if labels is None else torch.tensor(labels)
     remembered = RememberedMemory(torch.zeros(len(memory), 1, 1, 1), labels.to(memory.device), memory)
     remembered.prepare(layer)
-    remembered.predict_itself(layer, 128)
+    remembered.predictions = remembered.leave_one_out(layer, 128)
     return Ablation(layer, encodings, remembered)
 
 
@@ -26,7 +26,7 @@ def explained(
     layer: MemoryWrap, encodings: Tensor, memory: Tensor, labels: Sequence[int] | None = None, effects: bool = True
 ) -> list[Explanation]:
     ablation = asked(layer, encodings, memory, labels)
-    return explain(layer.read_prepared(encodings, ablation.memory.prepared()), ablation, effects)
+    return explain(layer.read(encodings, ablation.memory.prepared), ablation, ablation.memory.predictions, effects)
 
 
 def drawn(

@@ -87,7 +87,7 @@ def other_images(run: Run | None, model: Model, data: str, skip_bad: bool, readi
             "--data names images by class, but the model has no class names; give it some with "
             "model.classes = [...] and save it again"
         )
-    (channels, size, _), fit = model.transform.shape, model.transform.fit
+    (channels, size, _), fit = model.get_transform().shape, model.get_transform().fit
     given = open_data(
         data, size=size, fit=fit, channels=channels, skip_bad=skip_bad, least_classes=1, **reading.options()
     )

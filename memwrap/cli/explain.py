@@ -142,7 +142,7 @@ def _same(one: Path, other: Path) -> bool:
 
 def _named(source: Source, files: list[Path]) -> tuple[Pictures, list[UnreadableFile]]:
     """Single images, and which files are none."""
-    transform = source.model.transform
+    transform = source.model.get_transform()
     read, unreadable = read_image_files(files, transform.shape, transform.fit)
     stacked = torch.stack(list(read.values())) if read else torch.empty(0, *transform.shape)
     return Pictures(stacked, tuple(map(str, read)), None), unreadable

@@ -153,7 +153,7 @@ def _data_again(run: Run, moved_to: str | None, reading: Reading) -> DataSet:
 def _announce(begun: training.RunTraining) -> None:
     run, images = begun.run, begun.trainer.plan.labels
     warn(*run.data.warnings)
-    shape = "x".join(map(str, begun.model.transform.shape[1:]))
+    shape = "x".join(map(str, begun.model.get_transform().shape[1:]))
     errors.print(
         f"{len(images)} images of {len(run.classes)} classes at {shape}, {run.settings.encoder}, "
         f"{run.settings.variant}, {run.settings.epochs} epochs on {begun.trainer.device.type}, recipe {run.recipe}"

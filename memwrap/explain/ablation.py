@@ -23,9 +23,9 @@ NUMBERS_AT_ONCE, TIMES_ON_GPU = 1 << 20, 16
 class Ablation:
     """Classifies B inputs with samples of the remembered memory removed.
 
-    encodings (B, D): of the inputs. keep: bool (M,); False removes a sample for good, None keeps all. The scores and the
-    inputs' part in the head are computed once; each removal then costs a sparsemax and the rest of the head. Valid only
-    as long as the layer's weights stay as they are.
+    encodings (B, D): of the inputs. keep: bool (M,); False removes a sample for good, None keeps all. Scores and the
+    inputs' part in the head are computed once; each removal then costs a sparsemax and the rest of the head. Valid as
+    long as the layer's weights stay as they are.
     """
 
     def __init__(

@@ -162,8 +162,8 @@ def explain(
 ) -> list[Explanation]:
     """One explanation for each input of a reading of the remembered memory.
 
-    memory_predictions (M,): the model's class for each sample, made with the rest of the memory that is kept; None for a
-    memory of one. effects: whether to compute the effect of each sample.
+    memory_predictions (M,): the model's class for each sample, made with the rest of the kept memory; None for a memory
+    of one. effects: whether to compute the effect of each sample.
     """
     predictions = predict_classes(reading.logits)
     own, nothing = memory_predictions, [None] * len(predictions)

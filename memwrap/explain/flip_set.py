@@ -39,7 +39,7 @@ def find_flip_set(ablation: Ablation, row: int, prediction: int) -> FlipSet:
     sets = torch.empty(1, 0, dtype=torch.int64, device=ablation.encodings.device)
     strength = _weights(ablation, row, sets)[0]
     tried = 0
-    for size in range(1, min(EXACT_SIZE, most) + 1):
+    for size in range(1, min(EXACT_SIZE, largest) + 1):
         extended = _extend(ablation, row, sets, strength)
         if extended is None:
             break
@@ -56,7 +56,7 @@ def find_flip_set(ablation: Ablation, row: int, prediction: int) -> FlipSet:
 
 
 def _extend(ablation: Ablation, row: int, sets: Tensor, strength: Tensor) -> Tensor | None:
-    """Each set (S, R) extended by each sample that then has a weight, without duplicates: (S', R + 1); None if too many.
+    """Each set (S, R) with each sample that then has a weight, without duplicates: (S', R + 1); None if too many.
 
     The strongest samples come first, in a set and among the sets; of equal ones the lower index.
     """
@@ -88,9 +88,7 @@ def _greedy(ablation: Ablation, row: int, prediction: int, strength: Tensor, tri
     return FlipSet(None, None, proven=False, tried=tried)
 
 
-def _minimize(
-    ablation: Ablation, row: int, prediction: int, removed: Tensor, strength: Tensor, tried: int
-) -> FlipSet:
+def _minimize(ablation: Ablation, row: int, prediction: int, removed: Tensor, strength: Tensor, tried: int) -> FlipSet:
     """The set (R,) without the samples that are not needed, the weakest dropped first."""
     ordered = removed.sort().values
     ordered = ordered[strength[ordered].argsort(descending=True, stable=True)]

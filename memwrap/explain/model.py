@@ -25,10 +25,9 @@ class ExplainableModel(nn.Module, ABC):
     def reference(self) -> Tensor:
         """A weight of the last layer, which has the model's dtype and device."""
 
-    @property
     @abstractmethod
-    def transform(self) -> Transform:
-        """How its images are normalised."""
+    def get_transform(self) -> Transform:
+        """How its images are normalised; an InputError if that is not known."""
 
     @abstractmethod
     def encode(self, images: Tensor) -> Tensor:

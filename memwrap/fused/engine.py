@@ -129,7 +129,7 @@ class _RunGroup:
         self.optimizer = StackedSGD(self.model, self.rate, settings.momentum, settings.weight_decay, settings.clip)
         self.images = len(next(first.plan.steps(0, 1)).indices)
         self.first = _first_part(first.model.layer, self.images, settings.batch_size)
-        shape = first.model.transform.shape
+        shape = first.model.get_transform().shape
         # Nothing can be copied to the device while a graph is captured, so mean and std (runs, channels) are there.
         self.mean, self.std = (torch.zeros(runs, shape[0], device=device) for _ in range(2))
         self.pixels = torch.zeros(runs, capacity, *shape, dtype=torch.uint8, device=device)
@@ -153,7 +153,7 @@ class _RunGroup:
         self.optimizer.reset()
         self.model.load([trainer.model for trainer in trainers])
         for run, trainer in enumerate(trainers):
-            transform, images = trainer.model.transform, _held_images(trainer).pixels
+            transform, images = trainer.model.get_transform(), _held_images(trainer).pixels
             self.mean[run].copy_(torch.tensor(transform.mean))
             self.std[run].copy_(torch.tensor(transform.std))
             self.pixels[run, : len(images)].copy_(images)
@@ -309,7 +309,7 @@ def _signature(trainer: Trainer) -> tuple[object, ...]:
     return (
         repr(settings),
         len(next(trainer.plan.steps(0, 1)).indices),
-        trainer.model.transform.shape,
+        trainer.model.get_transform().shape,
         tuple((name, tuple(value.shape), value.dtype, name in trainable) for name, value in state),
     )
 

@@ -1,4 +1,4 @@
-"""What all models share: an encoder, a last layer of ours, pictures turned into what they take, and a folder."""
+"""What all models share: an encoder, a last layer, a transform for images, and saving."""
 
 import os
 from abc import ABC, abstractmethod
@@ -24,17 +24,18 @@ from memwrap.storage import checkpoint
 
 @dataclass(frozen=True)
 class Origin:
-    """What the classifier was before its last layer was taken out."""
+    """What the classifier was before its last layer was removed."""
 
     layer: str  # the name of that layer
     num_classes: int  # its output
-    image_shape: tuple[int, int, int]  # channels, height and width that it was tried on; others may do as well
+    image_shape: tuple[int, int, int]  # channels, height and width that it was probed with; it may take others, too
 
 
 class EncoderModel(nn.Module, ABC):
-    """An encoder and a last layer. Images are float tensors, normalised as the encoder wants them.
+    """An encoder and a last layer. Images are float tensors, normalised as the encoder expects.
 
-    classes: the names of the classes, if they have been given.
+    classes: the names of the classes; None if not given. transform: makes of a Pillow image or a uint8 tensor what the
+    model takes; None if not given. Both are saved with the model.
     """
 
     def __init__(self, encoder: nn.Module, layer: MemoryWrap | nn.Linear, origin: Origin) -> None:
@@ -43,30 +44,25 @@ class EncoderModel(nn.Module, ABC):
         self.layer = layer
         self.origin = origin
         self.classes: tuple[str, ...] | None = None
-        self._transform: Transform | None = None
+        self.transform: Transform | None = None
 
-    @property
-    def transform(self) -> Transform:
-        """Makes of a Pillow picture or a uint8 tensor what this model takes; saved with the model."""
-        if self._transform is None:
+    def get_transform(self) -> Transform:
+        """The transform; an InputError if none has been set."""
+        if self.transform is None:
             raise InputError(
-                "the model does not know how its images are normalised; say it once: "
+                "the model does not know how its images are normalised; set "
                 "model.transform = memwrap.Transform(shape=(3, 32, 32), mean=(...), std=(...))"
             )
-        return self._transform
-
-    @transform.setter
-    def transform(self, transform: Transform | None) -> None:
-        self._transform = transform
+        return self.transform
 
     def class_name(self, label: int) -> str:
-        """What a class is called; its number if no names have been given."""
+        """The name of a class; its number if no names are given."""
         return self.classes[label] if self.classes else str(label)
 
     @property
     @abstractmethod
     def reference(self) -> Tensor:
-        """A weight of the last layer, which tells the model's dtype and device."""
+        """A weight of the last layer, which has the model's dtype and device."""
 
     @property
     def channels(self) -> int:
@@ -79,16 +75,16 @@ class EncoderModel(nn.Module, ABC):
         return self.layer.in_features
 
     def encode(self, images: Tensor) -> Tensor:
-        """images (B, channels, H, W) -> encodings (B, D), as the layer takes them"""
+        """images (B, channels, H, W) -> encodings (B, D)"""
         if checks_enabled(images):
             check_images(images, self.channels)
         return self._encode(images, "images")
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Store the model, its memory included, in a folder of safetensors and JSON that `memwrap.load` reads.
+        """Store the model with its memory in a folder of safetensors and JSON, for `memwrap.load`.
 
-        A model that the folder holds is replaced, once the new one is whole; other files stay. The classifier's code is
-        not stored: to load a hand-written one, it has to be given again.
+        A model in that folder is replaced once the new one is complete; other files stay. The classifier's code is not
+        stored: to load a hand-written classifier, pass it to `load`.
         """
         checkpoint.write(Path(folder), *self.pack())
 
@@ -104,7 +100,7 @@ class EncoderModel(nn.Module, ABC):
             },
             "layer": self.layer_settings(),
             "classes": self.classes,
-            "transform": None if self._transform is None else asdict(self._transform),
+            "transform": None if self.transform is None else asdict(self.transform),
             "frozen": [name for name, parameter in self.named_parameters() if not parameter.requires_grad],
             "state_versions": _versions(state),
         }
@@ -112,10 +108,10 @@ class EncoderModel(nn.Module, ABC):
 
     @abstractmethod
     def layer_settings(self) -> dict[str, Any]:
-        """What builds such a last layer, its variant among it."""
+        """The arguments that build such a last layer, with its variant."""
 
     def probe_logits(self, probe: dict[str, Tensor]) -> Tensor:
-        """What tells whether two models compute the same: logits in evaluation mode and full precision.
+        """Logits in evaluation mode and full precision, by which two models can be compared.
 
         probe: images (B, channels, H, W) and memory (M, channels, H, W) -> (B, C)
         """
@@ -131,7 +127,7 @@ class EncoderModel(nn.Module, ABC):
         shapes = {"images": (2, *self.origin.image_shape), "memory": (3, *self.origin.image_shape)}
         probe = {name: torch.randn(shape, generator=generator).to(self.reference) for name, shape in shapes.items()}
         logits = self.probe_logits(probe)
-        check_logits(logits)  # now, as nobody could load such a model
+        check_logits(logits)  # such a model could not be loaded
         return {**probe, "logits": logits}
 
     def _encode(self, images: Tensor, name: str) -> Tensor:
@@ -143,21 +139,21 @@ class EncoderModel(nn.Module, ABC):
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
-            if _described(images) == self._known_images():
+            if _describe(images) == self._known_images():
                 raise
             raise InputError(
-                f"the encoder cannot take {name} of {_described(images)}; it is known to take {self._known_images()}: "
+                f"the encoder cannot take {name} of {_describe(images)}; it was built with {self._known_images()}: "
                 f"resize, cast or move them ({brief(error)})"
             ) from error
         if encodings.shape != (*images.shape[:-3], self.in_features):
             raise InputError(
-                f"{name} of {_described(images)} are encoded to {tuple(encodings.shape)}; expected encodings of length "
+                f"{name} of {_describe(images)} are encoded to {tuple(encodings.shape)}; expected encodings of length "
                 f"{self.in_features}, as for {self._known_images()}: resize them"
             )
         return encodings
 
     def _known_images(self) -> str:
-        return _described(self.reference.new_empty(0, *self.origin.image_shape))
+        return _describe(self.reference.new_empty(0, *self.origin.image_shape))
 
 
 def _rowwise(encode: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
@@ -167,17 +163,17 @@ def _rowwise(encode: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
     return encode(images.flatten(0, 1)).reshape(*images.shape[:2], -1)
 
 
-def _described(images: Tensor) -> str:
+def _describe(images: Tensor) -> str:
     return f"{tuple(images.shape[-3:])}, {images.dtype}, on {images.device}"
 
 
 def _tensors_only(state: dict[str, Any]) -> dict[str, Tensor]:
     if others := [name for name, value in state.items() if not isinstance(value, Tensor)]:
-        raise SaveError(f"the classifier keeps state that is no tensor ({', '.join(others)}); it cannot be saved")
+        raise SaveError(f"the classifier keeps state that is not a tensor ({', '.join(others)}); it cannot be saved")
     return state
 
 
 def _versions(state: dict[str, Any]) -> dict[str, int]:
-    """The version of each module's state, by which torch's modules recognise the states of older ones."""
+    """The version of each module's state, by which torch's modules read states of older versions."""
     metadata = getattr(state, "_metadata", {})
     return {name: facts["version"] for name, facts in metadata.items() if "version" in facts}

@@ -52,11 +52,9 @@ class MemoryClassifier(EncoderModel, ExplainableModel):
             return self._forward_halves(images, memory)
         if memory is not None:
             self._check_memory(memory, images)
-            logits: Tensor = self.layer(self.encode(images), self._encode(memory, "memory"))
-            return logits
+            return self.layer(self.encode(images), self._encode(memory, "memory"))
         encodings, remembered = self._encode_with_memory(images)
-        logits = self.layer(encodings, remembered.encodings if self._head_learns() else remembered.prepared)
-        return logits
+        return self.layer(encodings, remembered.encodings if self._head_learns() else remembered.prepared)
 
     def read(self, images: Tensor, memory: Tensor | None = None, keep: Tensor | None = None) -> Reading:
         """Logits, with the weight of each memory sample.
@@ -74,9 +72,9 @@ class MemoryClassifier(EncoderModel, ExplainableModel):
         """The memory samples behind the prediction for each image (B, channels, H, W), by the remembered memory.
 
         Computed in evaluation mode and full precision, without gradients. effects: whether to compute what removing
-        each used sample would change. keep: bool (M,) or (B, M); False removes a sample before anything is computed, and
-        predictions of the memory, effects, flip set and `uncertain` refer to what is left. Indices stay those of the
-        whole memory.
+        each used sample would change. keep: bool (M,) or (B, M); False removes a sample before anything is computed:
+        predictions of the memory, effects, flip set and `uncertain` refer to what is left, while indices stay those of
+        the whole memory.
         """
         with evaluation_mode(self), exact_products(self.reference), exact_convolutions(self.reference):
             memory = self._usable_memory(images)
@@ -87,7 +85,7 @@ class MemoryClassifier(EncoderModel, ExplainableModel):
             keep = keep.to(memory.labels.device)
             if keep.ndim == 1:
                 return self._explain(encodings, memory, effects, keep)
-            rows = zip(encodings.split(1), keep, strict=True)
+            rows = zip(torch.split(encodings, 1), keep, strict=True)
             return [self._explain(row, memory, effects, kept)[0] for row, kept in rows]
 
     def remember(self, images: Tensor, labels: Tensor | Sequence[int], chunk_size: int = CHUNK_SIZE) -> None:
@@ -148,9 +146,8 @@ class MemoryClassifier(EncoderModel, ExplainableModel):
         """
         if memory != BATCH:
             raise InputError(f"memory is {memory!r}; expected images, {BATCH!r}, or None for the remembered memory")
-        halves = images.split(first_half(len(images)))
-        logits: Tensor = self.layer(torch.cat([self.encode(half) for half in halves]), BATCH)
-        return logits
+        halves = torch.split(images, first_half(len(images)))
+        return self.layer(torch.cat([self.encode(half) for half in halves]), BATCH)
 
     def _explain(
         self, encodings: Tensor, memory: RememberedMemory, effects: bool, keep: Tensor | None

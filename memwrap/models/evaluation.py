@@ -16,9 +16,9 @@ from torch.func import vmap
 from memwrap import metrics
 from memwrap.data import RandomMemory
 from memwrap.metrics.checks import first_argmax
-from memwrap.nn.attention import SCORES_AT_ONCE
 from memwrap.nn.checks import check_logits
 from memwrap.nn.layer import MemoryWrap, Reading
+from memwrap.nn.similarity import SCORES_AT_ONCE
 from memwrap.nn.tracing import checks_disabled
 
 # The paper's: test batches of 500, a new memory for each, and the whole five times.

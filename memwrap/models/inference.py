@@ -1,9 +1,10 @@
 """A trained model over many images: each is encoded once, and everything else is small matrix products."""
 
 from collections.abc import Iterator
+from typing import cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from memwrap.data import Images, LabelledImages, RandomMemory
 from memwrap.metrics import accuracy, predict_classes
@@ -27,13 +28,13 @@ def _prepared(model: EncoderModel, images: Images, at_once: int) -> Iterator[Ten
         # Batches of one size: cuDNN takes a second or two to choose its kernels for another.
         rows = torch.cat([rows, rows[: -len(rows) % at_once]])
     for pixels in images.batches(torch.split(rows, at_once)):
-        yield model.transform(pixels.to(device))
+        yield model.get_transform()(pixels.to(device))
 
 
 def remember(model: MemoryClassifier, images: Images, labels: Tensor) -> None:
     """Let the model keep these images (M) and labels (M,) as its memory."""
     pixels = torch.cat(list(images.batches([torch.arange(len(images))])))
-    model.remember(model.transform(pixels.to(model.reference.device)), labels)
+    model.remember(model.get_transform()(pixels.to(model.reference.device)), labels)
 
 
 def accuracy_with_a_drawn_memory(
@@ -46,5 +47,5 @@ def accuracy_with_a_drawn_memory(
             chosen = RandomMemory(size).draw(training.labels, training.labels, generator)
             logits = model.layer(encodings, encode_all(model, training.images.at(chosen)))
         else:
-            logits = model.layer(encodings)
+            logits = cast(nn.Module, model.layer)(encodings)
     return accuracy(predict_classes(logits).cpu(), judged.labels)

@@ -1,9 +1,9 @@
-"""A model back from its folder: the classifier rebuilt, its weights and memory put in, and the result proved."""
+"""Load a model: rebuild the classifier, put weights and memory in, and verify the result on a stored probe."""
 
 import os
 from collections import OrderedDict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor, nn
@@ -21,34 +21,59 @@ from memwrap.storage import checkpoint
 
 Model = MemoryClassifier | StandardClassifier
 
-# How far logits may lie from the stored ones, relative to the largest: other machines round differently, other
-# architectures differ by far more.
+# How far logits may be from the stored ones, relative to the largest: machines round differently, other architectures
+# differ by far more.
 TOLERANCES = {torch.float64: 1e-8, torch.float32: 5e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 
 _GIVE = "give the classifier as it was when it was saved: memwrap.load(..., classifier=...)"
 
 
+@overload
 def load(
     folder: str | os.PathLike[str], classifier: nn.Module | None = None, *, device: str | torch.device = "cpu"
+) -> MemoryClassifier: ...
+
+
+@overload
+def load(
+    folder: str | os.PathLike[str],
+    classifier: nn.Module | None = None,
+    *,
+    device: str | torch.device = "cpu",
+    variant: Literal["standard"],
+) -> StandardClassifier: ...
+
+
+def load(
+    folder: str | os.PathLike[str],
+    classifier: nn.Module | None = None,
+    *,
+    device: str | torch.device = "cpu",
+    variant: str | None = None,
 ) -> Model:
     """The model that `save` stored, in evaluation mode, with its memory.
 
     classifier: one of the same architecture, needed for hand-written ones; its weights and its number of classes do not
-    matter, and it is not changed. None rebuilds it by name. Either way, stored logits of a stored probe must come out.
+    matter, and it is not changed. None rebuilds it by name. Either way the model must compute the stored logits of a
+    stored probe. variant: a LoadError if the model is of another variant; None takes any. Type checkers take the result
+    for a MemoryClassifier unless variant is "standard".
     """
     path = Path(folder)
-    return unpack(path, *checkpoint.read(path), classifier).to(device).eval()
+    model = unpack(path, *checkpoint.read(path), classifier).to(device).eval()
+    if variant not in (None, found := model.layer_settings()["variant"]):
+        raise LoadError(f"{path}: the model is of variant {found!r}; expected {variant!r}")
+    return model
 
 
 def unpack(path: Path, settings: dict[str, Any], parts: checkpoint.Parts, classifier: nn.Module | None = None) -> Model:
-    """The model that `pack` gave these settings and tensors, which lay at `path`; in training mode."""
+    """The model that `pack` gave these settings and tensors for, read from `path`; in training mode."""
     given = None if classifier is None else copy_of(classifier)
     try:
         model = _assemble(path, settings, given)
-        _put_in(model, parts["weights"], settings["state_versions"])
+        _load_weights(model, parts["weights"], settings["state_versions"])
         for name in settings["frozen"]:
             model.get_parameter(name).requires_grad_(False)
-        _prove(model, parts["probe"])
+        _verify(model, parts["probe"])
         model.classes = None if settings["classes"] is None else tuple(settings["classes"])
         model.transform = None if settings["transform"] is None else Transform(**settings["transform"])
         if isinstance(model, MemoryClassifier) and "memory" in parts:
@@ -79,7 +104,7 @@ def _assemble(path: Path, settings: dict[str, Any], given: nn.Module | None) -> 
     return assemble(encoder, settings["layer"], origin)
 
 
-def _put_in(model: Model, weights: dict[str, Tensor], versions: dict[str, int]) -> None:
+def _load_weights(model: Model, weights: dict[str, Tensor], versions: dict[str, int]) -> None:
     _match_dtypes(model, weights)
     state: Any = OrderedDict(weights)
     state._metadata = {name: {"version": version} for name, version in versions.items()}
@@ -100,8 +125,8 @@ def _match_dtypes(model: Model, weights: dict[str, Tensor]) -> None:
             tensor.data = tensor.data.to(weights[name].dtype)
 
 
-def _prove(model: Model, probe: dict[str, Tensor]) -> None:
-    """The stored logits must come out for the stored images."""
+def _verify(model: Model, probe: dict[str, Tensor]) -> None:
+    """Check that the model computes the stored logits of the stored images."""
     expected = probe["logits"]
     if expected.numel() == 0 or not expected.isfinite().all():
         raise LoadError("the stored logits of the probe are empty or not finite: the saved model is damaged")

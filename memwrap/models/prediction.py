@@ -53,7 +53,7 @@ def judge(model: Model, images: Tensor) -> tuple[Tensor, Tensor | None]:
 
 
 def _predict(model: Model, files: Sequence[Path]) -> list[Prediction | UnreadableFile]:
-    transform = model.transform
+    transform = model.get_transform()
     pixels, unreadable = read_image_files(files, transform.shape, transform.fit)
     results: dict[str, Prediction | UnreadableFile] = {each.path: each for each in unreadable}
     if pixels:

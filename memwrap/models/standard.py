@@ -1,4 +1,4 @@
-"""The plain classifier: the paper's Standard, to compare a memory with."""
+"""The plain classifier without a memory, for comparison: the paper's Standard."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ class StandardClassifier(EncoderModel):
 
     @property
     def reference(self) -> Tensor:
-        """A weight of the last layer, which tells the model's dtype and device."""
+        """A weight of the last layer, which has the model's dtype and device."""
         return self.layer.weight
 
     def forward(self, images: Tensor) -> Tensor:
@@ -25,7 +25,7 @@ class StandardClassifier(EncoderModel):
         return logits
 
     def layer_settings(self) -> dict[str, Any]:
-        """The arguments that build such a layer, and that it is a plain one."""
+        """The arguments that build such a layer, and the variant."""
         return {
             "in_features": self.layer.in_features,
             "num_classes": self.layer.out_features,
@@ -33,4 +33,5 @@ class StandardClassifier(EncoderModel):
         }
 
     def _probe_pass(self, probe: dict[str, Tensor]) -> Tensor:
-        return self.forward(probe["images"])
+        logits: Tensor = self(probe["images"])
+        return logits

@@ -1,4 +1,4 @@
-"""From any classifier to one with a memory."""
+"""Give a classifier a memory."""
 
 from typing import Any, Literal, overload
 
@@ -26,9 +26,9 @@ from memwrap.nn.modes import preserve_modes
 
 
 def copy_of(classifier: nn.Module) -> nn.Module:
-    """A copy of a classifier that has no memory yet; a WrapError says why there can be none."""
+    """A copy of a classifier that has no memory yet; a WrapError if it cannot be copied."""
     if isinstance(classifier, EncoderModel):
-        raise WrapError("classifier is a model of memwrap's already; give the classifier that it was made from")
+        raise WrapError("classifier is a memwrap model already; give the classifier that it was made from")
     return copy_module(classifier)
 
 
@@ -50,6 +50,7 @@ def wrap(
     *,
     head: str = "mlp",
     project: int | None = None,
+    scale: float = 1.0,
     num_classes: int | None = None,
     layer: str | None = None,
     example: Tensor | None = None,
@@ -63,6 +64,7 @@ def wrap(
     *,
     head: str = "mlp",
     project: int | None = None,
+    scale: float = 1.0,
     num_classes: int | None = None,
     layer: str | None = None,
     example: Tensor | None = None,
@@ -75,21 +77,22 @@ def wrap(
     *,
     head: str = "mlp",
     project: int | None = None,
+    scale: float = 1.0,
     num_classes: int | None = None,
     layer: str | None = None,
     example: Tensor | None = None,
 ) -> MemoryClassifier | StandardClassifier:
-    """A copy of `classifier` whose last layer is replaced by a memory; all other weights are kept.
+    """A copy of `classifier` whose last layer is replaced by a memory layer; all other weights are kept.
 
     The classifier maps images (B, channels, H, W) to logits (B, C), or to an object with `.logits`, whose other outputs
-    are ignored. variant, head, project: see `MemoryWrap`; "standard" puts a new linear layer and no memory there, for
-    comparison. num_classes: None keeps the classifier's.
-    layer: the name of the layer to replace, as in "head.fc"; None finds it. example: images of a shape that the
-    classifier takes, any values; None tries likely shapes. The classifier given is not changed: train the copy.
+    are ignored. variant, head, project, scale: see `MemoryWrap`; "standard" takes a new linear layer and no memory, for
+    comparison. num_classes: None keeps the classifier's. layer: the name of the layer to replace, as in "head.fc"; None
+    finds it. example: images of a shape that the classifier takes, any values; None tries likely shapes. The classifier
+    itself is not changed: train the copy.
     """
     if variant == STANDARD:
-        if head != "mlp" or project is not None:
-            raise InputError("head and project shape a memory's layer; leave them out with variant='standard'")
+        if head != "mlp" or project is not None or scale != 1.0:
+            raise InputError("head, project and scale are of a memory layer; leave them out with variant='standard'")
     else:
         check_options(variant, head, project=project)
     check_sizes(num_classes=num_classes)
@@ -99,7 +102,7 @@ def wrap(
     channels, height, width = images.shape[1:]
     origin = Origin(last.name, last.num_classes, (channels, height, width))
     settings = {"in_features": last.in_features, "num_classes": num_classes or last.num_classes, "variant": variant}
-    options = {} if variant == STANDARD else {"head": head, "project": project}
+    options = {} if variant == STANDARD else {"head": head, "project": project, "scale": scale}
     remove_layer(encoder, last.name)
     model = assemble(encoder, {**settings, **options}, origin)
     model.layer.to(images)
@@ -112,13 +115,13 @@ def wrap(
 def wrap_own(
     classifier: Classifier, variant: str, image_shape: tuple[int, int, int], **options: Any
 ) -> MemoryClassifier | StandardClassifier:
-    """What `wrap` gives for a new classifier of ours, which becomes part of it: nothing has to be found out, or copied.
+    """What `wrap` gives for a new classifier of `memwrap.encoders`, without probing or copying it.
 
-    options: head and project, for a memory's layer.
+    options: head, project and scale, for a memory layer.
     """
     last, name = classifier.head, "head"
     with preserve_modes(classifier), preserve_buffers(classifier), preserve_random_state(classifier):
-        probe_images(classifier, torch.zeros(2, *image_shape))  # which says if they are too small for it
+        probe_images(classifier, torch.zeros(2, *image_shape))  # refuses images that are too small
     settings = {"in_features": last.in_features, "num_classes": last.out_features, "variant": variant, **options}
     remove_layer(classifier, name)
     return assemble(classifier, settings, Origin(name, last.out_features, image_shape))
@@ -127,7 +130,7 @@ def wrap_own(
 def assemble(
     encoder: nn.Module, layer_settings: dict[str, Any], origin: Origin
 ) -> MemoryClassifier | StandardClassifier:
-    """The model of an encoder and a new last layer, built from what `layer_settings` of such a model gives."""
+    """A model of an encoder and a new last layer, built from what `layer_settings` of such a model gives."""
     if layer_settings["variant"] == STANDARD:
         layer = nn.Linear(layer_settings["in_features"], layer_settings["num_classes"])
         return StandardClassifier(encoder, layer, origin)
@@ -135,7 +138,7 @@ def assemble(
 
 
 def _probed(classifier: nn.Module, example: Tensor | None, layer: str | None) -> tuple[Tensor, LastLayer]:
-    """Images that the classifier takes, and its last layer; found on a copy of its own, as probing leaves traces."""
+    """Images that the classifier takes, and its last layer; found on another copy, as probing changes statistics."""
     trial = copy_of(classifier)
     with forbid_calls(classifier), preserve_random_state(classifier):
         images = probe_images(trial, example)

@@ -65,7 +65,7 @@ def memory_vector_from_top(scores: Tensor, samples: Tensor, memory: Tensor) -> t
 
 
 class _Sparsemax(torch.autograd.Function):
-    """Sparsemax by sorting. Its gradient needs the support alone, so neither the sort nor the sums are differentiated."""
+    """Sparsemax by sorting. Its gradient needs the support alone: neither sort nor sums are differentiated."""
 
     generate_vmap_rule = True
 

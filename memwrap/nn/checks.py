@@ -86,7 +86,7 @@ class NormBound:
 
 
 class ValueCheck:
-    """Checks the values of one pass: begun when the inverse norms (...) are known, by name, finished with the logits."""
+    """Checks the values of one pass: started with the inverse norms (...), by name, finished with the logits."""
 
     def __init__(self, **inverse_norms: Tensor) -> None:
         self._inverse_norms = inverse_norms

@@ -1,7 +1,7 @@
 """The layer that replaces a classifier's last one: attention over a memory, then a head (paper, sec. 3.1)."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
@@ -129,6 +129,10 @@ class MemoryWrap(nn.Module):
         joined = 2 * self.width if variant == "memory_wrap" else self.width
         self.head = Head(joined, self.num_classes, linear=head == "linear")
 
+    if TYPE_CHECKING:  # nn.Module says Any
+
+        def __call__(self, encodings: Tensor, memory: Tensor | PreparedMemory | Literal["batch"]) -> Tensor: ...
+
     def forward(self, encodings: Tensor, memory: Tensor | PreparedMemory | Literal["batch"]) -> Tensor:
         """encodings (B, D) -> logits (B, C)
 
@@ -168,15 +172,15 @@ class MemoryWrap(nn.Module):
             return PreparedMemory(keys, self._fold(keys.values), bound)
 
     def compared(self, encodings: Tensor) -> Tensor:
-        """encodings (..., D) -> what attention compares and sums, (..., width): the encodings, projected if asked for"""
+        """encodings (..., D) -> what attention compares and sums, (..., width): themselves, or their projection"""
         return encodings if self.projection is None else self.projection(encodings)
 
     def classify(
         self, queries: Tensor, weights: Tensor, memory: PreparedMemory, input_hidden: Tensor | None = None
     ) -> Tensor:
-        """Logits (B, C) of inputs that give the memory these weights (B, M); queries (B, width) as `compared` gives them.
+        """Logits (B, C) of inputs that give the memory these weights (B, M); queries (B, width) are from `compared`.
 
-        input_hidden (B, H): what `input_hidden` gives for the queries, for those who classify them several times.
+        input_hidden (B, H): from `input_hidden`, for callers that classify the same queries several times.
         """
         if memory.hidden is None and input_hidden is None:
             return self._classify_vector(queries, memory_vector(weights, memory.keys.values))
@@ -272,7 +276,7 @@ class MemoryWrap(nn.Module):
         return logits
 
     def _fold(self, keys: Tensor) -> Tensor | None:
-        """The memory multiplied into the head's first layer, (M, H): (w K) W = w (K W). None where that saves no work."""
+        """The memory multiplied into the head's first layer, (M, H), as (w K) W = w (K W); None if it saves no work."""
         count, hidden = len(keys), self.head.first.out_features
         # Multiplications for each input: count * hidden, or to sum the encodings first count * width + width * hidden.
         if count * (hidden - self.width) > self.width * hidden:

@@ -20,7 +20,7 @@ class RememberedMemory(nn.Module):
     labels: Tensor
     encodings: Tensor
     predictions: Tensor | None
-    _keys: Tensor
+    _projected: Tensor | None
     _inverse_norms: Tensor
     _hidden: Tensor | None
     _bound: NormBound | None
@@ -49,7 +49,9 @@ class RememberedMemory(nn.Module):
         # Tensors made in inference mode could not take part in a gradient later on.
         with torch.inference_mode(False), torch.no_grad():
             prepared = layer.prepare(self.encodings)
-        self.register_buffer("_keys", prepared.keys.values, persistent=False)
+        # Not the encodings again: tools for modules, such as torch.jit.trace, refuse a tensor registered twice.
+        projected = None if layer.projection is None else prepared.keys.values
+        self.register_buffer("_projected", projected, persistent=False)
         self.register_buffer("_inverse_norms", prepared.keys.inverse_norms, persistent=False)
         self.register_buffer("_hidden", prepared.hidden, persistent=False)
         self._bound = prepared.bound
@@ -57,7 +59,8 @@ class RememberedMemory(nn.Module):
     @property
     def prepared(self) -> PreparedMemory:
         """The memory as the layer takes it."""
-        return PreparedMemory(Vectors(self._keys, self._inverse_norms), self._hidden, self._bound)
+        keys = self.encodings if self._projected is None else self._projected
+        return PreparedMemory(Vectors(keys, self._inverse_norms), self._hidden, self._bound)
 
     @torch.no_grad()
     def leave_one_out(self, layer: MemoryWrap, chunk_size: int, keep: Tensor | None = None) -> Tensor | None:

@@ -103,8 +103,8 @@ def exact_convolutions(tensor: Tensor) -> AbstractContextManager[None]:
     return _CONVOLUTIONS[tensor.is_cuda]
 
 
-# torch.compile can neither trace the switch nor be allowed to fuse the product into a kernel that uses TF32: it sees one
-# opaque operator.
+# torch.compile cannot trace the switch, nor may it fuse the product into a kernel that uses TF32: it sees one opaque
+# operator.
 @torch.library.custom_op("memwrap::exact_matmul", mutates_args=())
 def _opaque_matmul(left: Tensor, right: Tensor) -> Tensor:
     with exact_products(left), without_autocast(left):

@@ -88,7 +88,7 @@ class CosineSimilarity:
     def attend_to_top(self, queries: Vectors, keys: Vectors, count: int) -> tuple[Tensor, Tensor]:
         """The memory vector of a large memory from the `count` highest scores, and for which inputs these suffice.
 
-        Holds neither all scores nor all weights at a time. queries (B, D), keys (M, D) -> (B, D), and bool (B,). Without
+        Never holds all scores or weights at a time. queries (B, D), keys (M, D) -> (B, D), and bool (B,). Without
         gradients.
         """
         rows = max(1, SCORES_AT_ONCE // (2 * count))

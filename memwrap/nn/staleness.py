@@ -16,8 +16,8 @@ class WeightSnapshot:
     """The tensors of some modules at one moment, and how often each had been written to.
 
     Torch counts the writes to a tensor: by optimizers, by `load_state_dict`, by batch normalisation's counter in
-    training. It does not count writes through `.data`, by a replayed CUDA graph, by `F.batch_norm` to statistics without
-    such a counter, nor any to tensors made in inference mode.
+    training. It does not count writes through `.data`, by a replayed CUDA graph, by `F.batch_norm` to statistics
+    without such a counter, nor any to tensors made in inference mode.
     """
 
     def __init__(self, *modules: nn.Module) -> None:

@@ -208,7 +208,7 @@ class Content:
 
 def explain_each(model: MemoryClassifier, pixels: Tensor) -> list[Explanation]:
     """Of pixels uint8 (N, C, H, W), one by one: so no image's numbers depend on the others of its report."""
-    images = model.transform(pixels.to(model.reference.device))
+    images = model.get_transform()(pixels.to(model.reference.device))
     return [explanation for image in images for explanation in model.explain(image.unsqueeze(0))]
 
 

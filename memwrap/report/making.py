@@ -83,11 +83,11 @@ def report_on(
 def _check_pictures(
     model: MemoryClassifier, pixels: Tensor, names: Sequence[str], labels: Tensor | Sequence[int] | None
 ) -> None:
-    shape = tuple(model.transform.shape)
+    shape = tuple(model.get_transform().shape)
     if pixels.dtype != torch.uint8 or tuple(pixels.shape[1:]) != shape or not len(pixels):
         raise InputError(
             f"pixels is of {pixels.dtype} and shape {tuple(pixels.shape)}; expected torch.uint8 and "
-            f"{('N', *shape)}, as model.transform takes them"
+            f"{('N', *shape)}, as model.get_transform() takes them"
         )
     for name, given in (("names", names), ("labels", labels)):
         if given is not None and len(given) != len(pixels):
@@ -119,7 +119,7 @@ def pictures_of(manifest: Manifest, pixels: Tensor) -> Pictures:
 
 def hashes(model: MemoryClassifier, pictures: Pictures) -> dict[str, str]:
     """Of all that a report depends on."""
-    memory, transform = model.remembered, model.transform
+    memory, transform = model.remembered, model.get_transform()
     settings = [model.layer_settings(), model.classes, transform.shape, transform.mean, transform.std]
     labels = None if pictures.labels is None else pictures.labels.tolist()
     return {
@@ -158,7 +158,7 @@ def _heatmaps(
     options: HeatmapOptions,
     progress: Progress | None,
 ) -> list[tuple[Attribution, Deletion]]:
-    images = model.transform(pixels.to(model.reference.device))
+    images = model.get_transform()(pixels.to(model.reference.device))
     moved = [[each.index for each in shown_samples(explanation, manifest.shown)] for explanation in explanations]
     with track_progress(progress, "heatmaps") as report:
         maps = heatmaps(

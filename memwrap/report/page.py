@@ -77,7 +77,7 @@ def page(manifest: Manifest, content: Content, model: MemoryClassifier, memory_n
         memory_pixels=lambda index: pixels[index],
         memory_names=memory_names,
         class_name=model.class_name,
-        size=model.transform.shape[1:],
+        size=model.get_transform().shape[1:],
         input_uri=exact_uri,
         heat=_heat,
         small=small_copy_uri,
@@ -125,7 +125,7 @@ def memory_pixels(model: MemoryClassifier) -> Tensor:
     """The memory's images as pixels, uint8 (M, C, H, W) on the CPU."""
     if model.remembered is None:
         raise NoMemoryError("the model has no memory to report on; model.remember(images, labels) gives it one")
-    return model.transform.invert(model.remembered.images).cpu()
+    return model.get_transform().invert(model.remembered.images).cpu()
 
 
 def _shown(content: Content) -> list[int]:

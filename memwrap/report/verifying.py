@@ -68,9 +68,10 @@ def _other_sources(manifest: Manifest, source: Source, found: dict[str, str]) ->
 def _check_fit(report: Report, model: MemoryClassifier) -> None:
     """Whether the model can judge what the report carries at all."""
     shape, classes = tuple(report.pixels.shape[1:]), model.layer.num_classes
-    if shape != tuple(model.transform.shape):
+    expected = tuple(model.get_transform().shape)
+    if shape != expected:
         raise DataError(
-            f"the report's images are of shape {shape}, the run's model takes {tuple(model.transform.shape)}: the "
+            f"the report's images are of shape {shape}, the run's model takes {expected}: the "
             "report is damaged, or of another run; give that with --run"
         )
     if (largest := max(report.manifest.labels or (0,))) >= classes:

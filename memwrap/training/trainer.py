@@ -137,7 +137,7 @@ class Trainer:
         )
 
     def _augment(self, pixels: Tensor, numbers: Tensor) -> Tensor:
-        transform = self.model.transform
+        transform = self.model.get_transform()
         return augmentation.prepare(pixels, numbers, self.settings.augment, transform.mean, transform.std)
 
     def _advance(self, batch: Batch) -> StepMetrics:

@@ -1,4 +1,4 @@
-"""Inputs judged without some of the memory: against a slow loop over the layer, in parts, after a change of weights."""
+"""Predictions without some of the memory: against a slow loop over the layer, in parts, after a change of weights."""
 
 import copy
 import re
@@ -45,10 +45,10 @@ def test_answers_are_those_of_a_loop_over_the_layer(
     layer, encodings, memory = layer.to(dtype), encodings.to(dtype), memory.to(dtype)
     ablation = asked(layer, encodings, memory)
     # Both ways to the hidden layer: by each sample's part in it, and by the memory vector.
-    assert (ablation.memory.prepared().first_layer is not None) == prepared
+    assert (ablation.memory.prepared.hidden is not None) == prepared
     for removed in (0, 1, 2):
         inputs, sets = questions(5, samples, removed)
-        logits, weights = ablation.judge(inputs, sets)
+        logits, weights = ablation.read(inputs, sets)
         expected_logits, expected_weights = slow(layer, encodings, memory, inputs, sets)
         assert_close(logits, expected_logits, **CLOSE[dtype])
         assert_close(weights, expected_weights, **CLOSE[dtype])
@@ -60,7 +60,7 @@ def test_answers_are_those_of_a_loop_over_the_layer(
 def test_half_precision_agrees_within_its_steps(dtype: torch.dtype) -> None:
     layer, encodings, memory = drawn(0, 5, 3)
     layer, encodings, memory = layer.to(dtype), encodings.to(dtype), memory.to(dtype)
-    logits, weights = asked(layer, encodings, memory).judge(*(asked_for := questions(5, 3, 1)))
+    logits, weights = asked(layer, encodings, memory).read(*(asked_for := questions(5, 3, 1)))
     expected_logits, expected_weights = slow(layer, encodings, memory, *asked_for)
     assert (logits.dtype, weights.dtype) == (dtype, torch.float32)
     assert_close(weights, expected_weights)
@@ -70,7 +70,7 @@ def test_half_precision_agrees_within_its_steps(dtype: torch.dtype) -> None:
 
 def test_all_but_one_sample_can_be_taken_out() -> None:
     layer, encodings, memory = drawn(0, 2, 5)
-    logits, weights = asked(layer, encodings, memory).judge(torch.tensor([1]), torch.tensor([[4, 0, 3, 1]]))
+    logits, weights = asked(layer, encodings, memory).read(torch.tensor([1]), torch.tensor([[4, 0, 3, 1]]))
     assert weights.tolist() == [[0, 0, 1, 0, 0]]
     assert_close(logits, layer(encodings[1:], memory[2:3]))
 
@@ -79,10 +79,10 @@ def test_all_but_one_sample_can_be_taken_out() -> None:
 def test_parts_make_the_whole(numbers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     layer, encodings, memory = drawn(0, 5, 20)
     ablation, asked_for = asked(layer, encodings, memory), questions(5, 20, 2)
-    expected = ablation.judge(*asked_for)
+    expected = ablation.read(*asked_for)
     monkeypatch.setattr(memwrap.explain.ablation, "NUMBERS_AT_ONCE", numbers)
     assert ablation.at_once == {1: 1, 130: 6, 1 << 20: 52428}[numbers]  # 20 samples, 12 hidden units
-    for ours, theirs in zip(ablation.judge(*asked_for), expected, strict=True):
+    for ours, theirs in zip(ablation.read(*asked_for), expected, strict=True):
         assert_close(ours, theirs)
     assert_close(ablation.logits(*asked_for), expected[0])
 
@@ -97,7 +97,7 @@ def test_the_wider_of_memory_and_hidden_layer_bounds_a_part(monkeypatch: pytest.
 @pytest.mark.parametrize("project", [None, 2])
 def test_a_memory_of_these_samples_only(variant: str, project: int | None) -> None:
     layer, encodings, memory = drawn(0, 4, 9, variant, project=project)
-    logits = asked(layer, encodings, memory).judge_with_only(2, torch.tensor([7, 0, 3]))
+    logits = asked(layer, encodings, memory).logits_with_only(2, torch.tensor([7, 0, 3]))
     assert_close(logits, layer(encodings[2:3], memory[[7, 0, 3]])[0])
 
 
@@ -109,7 +109,7 @@ def test_shares_the_own_part_and_the_bias_sum_to_the_logits(
 ) -> None:
     layer, encodings, memory = drawn(0, 4, samples, variant, "linear", length=6, classes=7, project=project)
     ablation, reading = asked(layer, encodings, memory), layer.read(encodings, memory)
-    assert (ablation.memory.prepared().first_layer is not None) == prepared
+    assert (ablation.memory.prepared.hidden is not None) == prepared
     vectors = encodings if project is None else layer.projection(encodings)
     width, weight = vectors.shape[1], layer.head.first.weight
     for row in range(4):
@@ -145,9 +145,9 @@ def test_a_layer_that_has_changed_is_refused(change: str) -> None:
     layer, encodings, memory = drawn(0, 2, 5, "memory_wrap", "linear", project=2)
     ablation, one = asked(layer, encodings, memory), torch.tensor([1])
     uses = [
-        lambda: ablation.judge(one, one.unsqueeze(1)),
+        lambda: ablation.read(one, one.unsqueeze(1)),
         lambda: ablation.logits(one, one.unsqueeze(1)),
-        lambda: ablation.judge_with_only(0, one),
+        lambda: ablation.logits_with_only(0, one),
         lambda: ablation.shares(one, torch.ones(1)),
     ]
     for use in uses:
@@ -165,7 +165,7 @@ def test_what_changes_nothing_is_allowed() -> None:
     layer.train().requires_grad_(False)
     layer.double()
     layer(encodings, memory)
-    ablation.judge_with_only(0, torch.tensor([1]))
+    ablation.logits_with_only(0, torch.tensor([1]))
 
 
 def test_autocast_changes_no_answer() -> None:
@@ -175,8 +175,8 @@ def test_autocast_changes_no_answer() -> None:
     for answers in (exact, rounded):
         ablation, inputs = asked(layer, encodings, memory), torch.arange(4)  # anew, as it keeps what it has computed
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=answers is rounded):
-            answers.extend(ablation.judge(inputs, inputs.unsqueeze(1)))
-            answers.append(ablation.judge_with_only(1, inputs))
+            answers.extend(ablation.read(inputs, inputs.unsqueeze(1)))
+            answers.append(ablation.logits_with_only(1, inputs))
             answers.append(ablation.shares(inputs, torch.ones(4)))
     for ours, theirs in zip(rounded, exact, strict=True):
         assert ours.dtype == torch.float32
@@ -188,9 +188,9 @@ def test_answers_carry_no_graph_and_leave_the_gradient_mode() -> None:
     ablation, one = asked(layer, encodings, memory), torch.tensor([1])
     with torch.enable_grad():
         answers = [
-            *ablation.judge(one, one.unsqueeze(1)),
+            *ablation.read(one, one.unsqueeze(1)),
             ablation.logits(one, one.unsqueeze(1)),
-            ablation.judge_with_only(0, one),
+            ablation.logits_with_only(0, one),
             ablation.shares(one, torch.ones(1)),
         ]
         assert torch.is_grad_enabled()
@@ -202,15 +202,15 @@ def test_answers_carry_no_graph_and_leave_the_gradient_mode() -> None:
 def test_tf32_changes_no_answer_on_a_gpu(project: int | None) -> None:
     layer, encodings, memory = drawn(0, 8, 50, "memory_wrap", "linear", length=256, classes=10, project=project)
     inputs = torch.arange(8)
-    exact = asked(layer, encodings, memory).judge(inputs, inputs.unsqueeze(1))
+    exact = asked(layer, encodings, memory).read(inputs, inputs.unsqueeze(1))
     layer, encodings, memory = layer.float().cuda(), encodings.float().cuda(), memory.float().cuda()
     inputs, before = inputs.cuda(), torch.get_float32_matmul_precision()
     try:
         torch.set_float32_matmul_precision("medium")
         ablation = asked(layer, encodings, memory)
-        logits, weights = ablation.judge(inputs, inputs.unsqueeze(1))
+        logits, weights = ablation.read(inputs, inputs.unsqueeze(1))
         used = weights[0].nonzero().squeeze(1)
-        only = ablation.judge_with_only(0, used)
+        only = ablation.logits_with_only(0, used)
     finally:
         torch.set_float32_matmul_precision(before)
     assert_close(weights.cpu().double(), exact[1], atol=1e-6, rtol=0)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn, tensor
 from torch.testing import assert_close
 
+import memwrap
 from memwrap import StaleMemoryError
 from memwrap.explain.explanation import Check, Explanation, explain
 from memwrap.explain.flip_set import FlipSet
@@ -269,9 +270,8 @@ def test_effects_are_left_out_when_they_are_not_asked_for() -> None:
 def test_a_memory_whose_predictions_are_not_known_still_has_effects() -> None:
     layer, encodings, memory = drawn(0, 1, 5)
     (known,), ablation = explained(layer, encodings, memory), asked(layer, encodings, memory)
-    ablation.memory.predictions = None
     with torch.no_grad():
-        (explanation,) = explain(layer.read(encodings, memory), ablation)
+        (explanation,) = explain(layer.read(encodings, memory), ablation, None)
     assert explanation.uncertain is None
     assert {sample.prediction for sample in explanation.samples} == {None}
     assert_close(explanation.effects, known.effects, equal_nan=True)
@@ -293,7 +293,7 @@ def test_effects_are_those_of_a_loop_over_removals(
     close = {"atol": 1e-5, "rtol": 1e-5} if dtype == torch.float32 else {"atol": 1e-12, "rtol": 1e-12}
     full = layer.read(encodings, memory)
     explanations = explained(layer, encodings, memory)
-    assert (explanations[0].ablation.memory.prepared().first_layer is not None) == prepared
+    assert (explanations[0].ablation.memory.prepared.hidden is not None) == prepared
     for row, explanation in enumerate(explanations):
         assert_close(explanation.logits, full.logits[row], **close)
         assert_close(explanation.weights, full.weights[row], **close)
@@ -447,3 +447,70 @@ def test_of_many_samples_the_strongest_are_printed() -> None:
     memory = tensor([[1.0, 0.0]] * 5).double()
     (many,) = explained(hand_made([[1, 0], [0, 1]]), tensor([[1.0, 0.0]]).double(), memory, effects=False)
     assert str(many).endswith("uses 5 of 5 memory samples: #0 20.0 %, #1 20.0 %, #2 20.0 %, ...>")
+
+
+# With part of the memory removed
+
+
+def test_removing_samples_explains_as_a_memory_without_them(
+    model: memwrap.MemoryClassifier, images: torch.Tensor, memory: torch.Tensor, labels: torch.Tensor
+) -> None:
+    model.remember(memory, labels)
+    keep = torch.arange(len(memory)) % 3 != 1
+    found = model.explain(images, keep=keep)
+    model.remember(memory[keep], labels[keep])
+    indices = keep.nonzero().squeeze(1)
+    for ours, expected in zip(found, model.explain(images), strict=True):
+        assert ours.prediction == expected.prediction
+        assert ours.uncertain == expected.uncertain
+        assert_close(ours.logits, expected.logits)
+        assert_close(ours.weights[keep], expected.weights)
+        assert not ours.weights[~keep].any()
+        assert [sample.index for sample in ours.samples] == indices[[each.index for each in expected.samples]].tolist()
+        for one, other in zip(ours.samples, expected.samples, strict=True):
+            assert (one.label, one.prediction) == (other.label, other.prediction)
+            assert one.effect == pytest.approx(other.effect, abs=1e-6)
+        assert ours.unused == tuple(indices[list(expected.unused)].tolist())
+        flip, other_flip = ours.flip_set, expected.flip_set
+        assert (flip.proven, flip.tried, flip.prediction) == (
+            other_flip.proven,
+            other_flip.tried,
+            other_flip.prediction,
+        )
+        if other_flip.indices is not None:
+            assert flip.indices == tuple(indices[list(other_flip.indices)].tolist())
+        assert ours.check()
+        assert ours.check().left_out == expected.check().left_out
+
+
+def test_each_input_may_have_samples_of_its_own_removed(
+    model: memwrap.MemoryClassifier, images: torch.Tensor, memory: torch.Tensor, labels: torch.Tensor
+) -> None:
+    model.remember(memory, labels)
+    keep = torch.rand(len(images), len(memory)) > 0.4
+    keep[:, 0] = True
+    for row, explanation in enumerate(model.explain(images, keep=keep)):
+        (alone,) = model.explain(images[row : row + 1], keep=keep[row])
+        assert_close(explanation.weights, alone.weights)
+        assert [each.index for each in explanation.samples] == [each.index for each in alone.samples]
+        assert explanation.uncertain == alone.uncertain
+        assert_close(explanation.effects, alone.effects, equal_nan=True)
+
+
+def test_a_single_sample_that_is_left_decides_alone(
+    model: memwrap.MemoryClassifier, images: torch.Tensor, memory: torch.Tensor, labels: torch.Tensor
+) -> None:
+    model.remember(memory, labels)
+    (explanation, *_) = model.explain(images, keep=torch.arange(len(memory)) == 5)
+    assert [(each.index, each.weight, each.prediction) for each in explanation.samples] == [(5, 1.0, None)]
+    assert explanation.uncertain is None
+    assert explanation.effects is None
+    assert explanation.flip_set == memwrap.FlipSet(None, None, proven=True, tried=0)
+
+
+def test_a_mask_that_removes_everything_is_refused(
+    model: memwrap.MemoryClassifier, images: torch.Tensor, memory: torch.Tensor, labels: torch.Tensor
+) -> None:
+    model.remember(memory, labels)
+    with pytest.raises(memwrap.InputError, match="12"):
+        model.explain(images, keep=torch.zeros(len(memory), dtype=torch.bool))

@@ -207,7 +207,7 @@ def greedy_steps(layer: MemoryWrap, encoding: Tensor, memory: Tensor) -> list[in
 def test_a_greedy_set_is_what_slow_steps_find_less_the_weakest_that_it_can_spare(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memwrap.explain.flip_set, "EXACT", 0)
+    monkeypatch.setattr(memwrap.explain.flip_set, "EXACT_SIZE", 0)
     world = drawn(seed, 1, 12)
     steps, reading = greedy_steps(*world), world[0].read(*world[1:])
     left = sorted(steps or [], key=lambda index: (-reading.weights[0, index].item(), index))
@@ -238,7 +238,7 @@ def unmoved(samples: int) -> tuple[MemoryWrap, Tensor, Tensor]:
 def test_sizes_of_which_there_are_too_many_sets_are_not_tried(
     most: int, tried: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memwrap.explain.flip_set, "MOST_SETS", most)
+    monkeypatch.setattr(memwrap.explain.flip_set, "MAX_SETS", most)
     # Six samples make 6 sets of one, 15 of two, 20 of three; each is grown in as many ways as it has samples.
     assert found(*unmoved(6)) == FlipSet(None, None, proven=False, tried=tried)
 
@@ -247,7 +247,7 @@ def test_sizes_of_which_there_are_too_many_sets_are_not_tried(
 def test_nothing_is_proven_of_a_small_memory_unless_all_sets_were_tried(
     most: int, proven: bool, tried: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memwrap.explain.flip_set, "MOST_SETS", most)
+    monkeypatch.setattr(memwrap.explain.flip_set, "MAX_SETS", most)
     assert found(*unmoved(4)) == FlipSet(None, None, proven=proven, tried=tried)
 
 
@@ -258,24 +258,24 @@ def test_sets_count_once_however_they_are_grown(monkeypatch: pytest.MonkeyPatch)
     searched: list[int] = []
     greedy = memwrap.explain.flip_set._greedy
     monkeypatch.setattr(memwrap.explain.flip_set, "_greedy", lambda *given: (searched.append(1), greedy(*given))[1])
-    monkeypatch.setattr(memwrap.explain.flip_set, "MOST_SETS", 2)
+    monkeypatch.setattr(memwrap.explain.flip_set, "MAX_SETS", 2)
     assert found(*world) == FlipSet((0, 1), 1, proven=True, tried=1)
     assert not searched
-    monkeypatch.setattr(memwrap.explain.flip_set, "MOST_SETS", 1)
+    monkeypatch.setattr(memwrap.explain.flip_set, "MAX_SETS", 1)
     assert found(*world) == FlipSet((0, 1), 1, proven=True, tried=1), "as no single one does"
     assert searched
 
 
 def test_sets_are_no_longer_grown_once_they_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memwrap.explain.flip_set, "MOST_SETS", 30)
-    monkeypatch.setattr(memwrap.explain.flip_set, "MOST_REMOVED", 0)
+    monkeypatch.setattr(memwrap.explain.flip_set, "MAX_SETS", 30)
+    monkeypatch.setattr(memwrap.explain.flip_set, "MAX_REMOVED", 0)
     monkeypatch.setattr(memwrap.explain.ablation, "NUMBERS_AT_ONCE", 1)
     weighed: list[int] = []
-    judge = memwrap.explain.ablation.Ablation.judge
+    read = memwrap.explain.ablation.Ablation.read
     monkeypatch.setattr(
         memwrap.explain.ablation.Ablation,
-        "judge",
-        lambda self, inputs, removed: (weighed.append(removed.shape[1]), judge(self, inputs, removed))[1],
+        "read",
+        lambda self, inputs, removed: (weighed.append(removed.shape[1]), read(self, inputs, removed))[1],
     )
     assert found(*unmoved(30)).tried == 1
     assert weighed.count(1) == 3  # each sample is followed by 29 others, and 60 sets of two may come twice
@@ -283,7 +283,7 @@ def test_sets_are_no_longer_grown_once_they_are_too_many(monkeypatch: pytest.Mon
 
 def test_a_search_without_tried_sets_may_find_small_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     exact = [found(*small_world(seed)) for seed in SEEDS[:40]]
-    monkeypatch.setattr(memwrap.explain.flip_set, "MOST_SETS", 0)
+    monkeypatch.setattr(memwrap.explain.flip_set, "MAX_SETS", 0)
     greedy = [found(*small_world(seed)) for seed in SEEDS[:40]]
     assert {flip.tried for flip in greedy} == {0}
     assert all(flip.proven == (flip.indices is not None and len(flip.indices) == 1) for flip in greedy)
@@ -301,17 +301,17 @@ def test_no_more_samples_are_taken_out_than_the_most(monkeypatch: pytest.MonkeyP
     flip = found(*world)
     count = len(flip.indices)
     assert flip.tried == 3, "else it was not searched for greedily"
-    monkeypatch.setattr(memwrap.explain.flip_set, "MOST_REMOVED", count)
+    monkeypatch.setattr(memwrap.explain.flip_set, "MAX_REMOVED", count)
     assert found(*world) == flip
-    monkeypatch.setattr(memwrap.explain.flip_set, "MOST_REMOVED", count - 1)
+    monkeypatch.setattr(memwrap.explain.flip_set, "MAX_REMOVED", count - 1)
     assert found(*world) == FlipSet(None, None, proven=False, tried=3)
 
 
 def test_at_least_one_sample_is_left_where_rounding_alone_changes_the_prediction(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As if the input were judged otherwise with the whole memory already: then all could be spared."""
-    monkeypatch.setattr(memwrap.explain.flip_set, "EXACT", 0)
+    """As if the input were classified otherwise with the whole memory already: then all could be spared."""
+    monkeypatch.setattr(memwrap.explain.flip_set, "EXACT_SIZE", 0)
     layer, encoding, memory = small_world(0)
     prediction = int(predict_classes(layer(encoding, memory)))
     flip = find_flip_set(asked(layer, encoding, memory), 0, (prediction + 1) % 4)

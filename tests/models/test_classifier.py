@@ -2,8 +2,10 @@
 
 import copy
 import dataclasses
+import inspect
 import pickle
 import re
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -470,7 +472,7 @@ BAD_IMAGES = {
     "an array": (torch.randn(2, 3, 8, 8).numpy(), "is a ndarray; expected a float tensor"),
     "double": (
         torch.randn(2, 3, 8, 8).double(),
-        "of (3, 8, 8), torch.float64, on cpu; it is known to take (3, 32, 32), torch.float32, on cpu: resize, cast or",
+        "of (3, 8, 8), torch.float64, on cpu; it was built with (3, 32, 32), torch.float32, on cpu",
     ),
 }
 
@@ -507,7 +509,7 @@ def test_a_single_image_is_refused_with_what_to_do(model: MemoryClassifier, memo
 
 def test_images_of_a_size_that_the_encoder_cannot_take_are_refused() -> None:
     model = memwrap.wrap(networks.Flattened())
-    with pytest.raises(InputError, match=re.escape("it is known to take (1, 28, 28), torch.float32, on cpu")):
+    with pytest.raises(InputError, match=re.escape("(1, 28, 28), torch.float32, on cpu")):
         model(torch.randn(2, 1, 32, 32), memory=torch.randn(2, 1, 28, 28))
 
 
@@ -622,3 +624,70 @@ def test_numbers_of_numpy_can_be_given_and_saved(images: Tensor, tmp_path: Path)
     model = memwrap.wrap(networks.Plain(), num_classes=np.int64(3), project=torch.tensor(4))
     model.save(tmp_path)
     assert model.layer.settings()["num_classes"] == 3
+
+
+# As a module among modules
+
+
+def test_hooks_on_model_encoder_and_layer_are_called(
+    model: MemoryClassifier, images: Tensor, memory: Tensor, labels: Tensor
+) -> None:
+    model.remember(memory, labels)
+    called: list[str] = []
+    for name in ("", "encoder", "layer", "layer.head"):
+        model.get_submodule(name).register_forward_hook(lambda *_, name=name: called.append(name))
+    model(images, memory=memory)
+    assert called == ["encoder", "encoder", "layer.head", "layer", ""]
+    for way in ({}, {"memory": "batch"}):
+        called.clear()
+        model(images, **way)
+        assert {"encoder", "layer", ""} <= set(called)
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_with_the_batch_as_memory_each_half_is_encoded_and_read_apart(
+    model: MemoryClassifier, count: int, images: Tensor
+) -> None:
+    model.train()
+    halves = images[:count].tensor_split(2)
+    state = copy.deepcopy(model.state_dict())
+    first, second = (model.encode(half) for half in halves)
+    expected = torch.cat([model.layer(first, second), model.layer(second, first)])
+    statistics = copy.deepcopy(model.state_dict())
+    model.load_state_dict(state)
+    assert_close(model(images[:count], memory="batch"), expected)
+    for name, value in model.state_dict().items():
+        assert_close(value, statistics[name])
+
+
+def test_a_memory_by_another_name_is_refused(model: MemoryClassifier, images: Tensor) -> None:
+    with pytest.raises(InputError, match="'queue'"):
+        model(images, memory="queue")
+
+
+def test_a_transform_that_is_not_set_is_none_and_tools_can_look_at_the_model(
+    model: MemoryClassifier, images: Tensor, memory: Tensor, labels: Tensor
+) -> None:
+    assert model.transform is None
+    inspect.getmembers(model)
+    with pytest.raises(InputError, match="transform"):
+        model.get_transform()
+    model.remember(memory, labels)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        traced = torch.jit.trace(model, images)
+        assert_close(traced(images), model(images))
+
+
+def test_per_sample_gradients_by_torch_func(model: MemoryClassifier, images: Tensor, memory: Tensor) -> None:
+    parameters = dict(model.named_parameters())
+
+    def logit(parameters: dict[str, Tensor], image: Tensor) -> Tensor:
+        return torch.func.functional_call(model, parameters, (image.unsqueeze(0), memory))[0, 0]
+
+    found = torch.func.vmap(torch.func.grad(logit), in_dims=(None, 0))(parameters, images)
+    for row, image in enumerate(images):
+        one = torch.autograd.grad(logit(parameters, image), list(parameters.values()), allow_unused=True)
+        for name, expected in zip(parameters, one, strict=True):
+            if expected is not None:
+                assert_close(found[name][row], expected, atol=1e-5, rtol=1e-4)

@@ -260,7 +260,7 @@ def test_a_model_that_cannot_judge_files_says_so(by_colour: MemoryClassifier, pi
     by_colour.forget()
     with pytest.raises(NoMemoryError):
         list(predict_files(by_colour, [picture("a.png")]))
-    by_colour._transform = None
+    by_colour.transform = None
     with pytest.raises(InputError, match="does not know how its images are normalised"):
         list(predict_files(by_colour, [picture("a.png")]))
 

@@ -2,6 +2,7 @@
 
 import copy
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -160,7 +161,7 @@ def test_what_is_no_plain_classifier_is_refused(model: memwrap.MemoryClassifier)
         memwrap.wrap(networks.Plain(), torch.zeros(9))
     with pytest.raises(InputError, match="num_classes is a str; expected a whole number"):
         memwrap.wrap(networks.Plain(), num_classes="10")
-    with pytest.raises(WrapError, match="classifier is a model of"):
+    with pytest.raises(WrapError, match="memwrap model"):
         memwrap.wrap(model)
     with pytest.raises(WrapError, match="classifier is a ScriptModule, whose layers cannot be replaced"):
         memwrap.wrap(torch.jit.script(nn.Sequential(nn.Flatten(), nn.Linear(64, 4))))
@@ -173,3 +174,35 @@ def test_what_is_no_plain_classifier_is_refused(model: memwrap.MemoryClassifier)
 def test_a_compiled_classifier_is_taken_out_of_its_shell() -> None:
     model = memwrap.wrap(torch.compile(networks.Plain(), backend="eager"))
     assert type(model.encoder) is networks.Plain
+
+
+class LearntFactor(networks.Plain):
+    """Multiplies its logits by a learnt factor that is 1 at first, or adds a learnt bias that is 0."""
+
+    def __init__(self, bias: bool = False) -> None:
+        super().__init__()
+        self.bias = bias
+        self.t = nn.Parameter(torch.zeros(1) if bias else torch.ones(1))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        logits = super().forward(images)
+        return logits + self.t if self.bias else logits * self.t
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_learnt_factor_or_bias_that_happens_to_change_nothing_is_noticed(bias: bool) -> None:
+    classifier = LearntFactor(bias)
+    before = {name: value.clone() for name, value in classifier.state_dict().items()}
+    with pytest.raises(WrapError, match="learnt parameters"):
+        memwrap.wrap(classifier)
+    for name, value in classifier.state_dict().items():
+        assert torch.equal(value, before[name])
+
+
+def test_the_scale_is_the_layer_s_and_is_saved(tmp_path: Path) -> None:
+    model = memwrap.wrap(memwrap.encoders.create("tiny", 3), scale=16.0)
+    assert model.layer.settings()["scale"] == 16.0
+    model.save(tmp_path)
+    assert memwrap.load(tmp_path).layer.similarity.scale == 16.0
+    with pytest.raises(InputError, match="scale"):
+        memwrap.wrap(networks.Plain(), "standard", scale=2.0)

@@ -1,4 +1,4 @@
-"""Sparsemax and content weights against a slow rewrite, entmax, closed forms and their properties."""
+"""Sparsemax and attention weights against a slow rewrite, entmax, closed forms and their properties."""
 
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
@@ -12,8 +12,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
-from memwrap.nn import attention
-from memwrap.nn.attention import content_weights, inverse_norms, memory_vector, sparsemax
+from memwrap import InputError
+from memwrap.nn import attention, similarity
+from memwrap.nn.attention import memory_vector, sparsemax
+from memwrap.nn.similarity import CosineSimilarity, Vectors
+
+COSINE = CosineSimilarity()
 
 
 def slow_sparsemax(scores: list[float]) -> list[float]:
@@ -24,8 +28,9 @@ def slow_sparsemax(scores: list[float]) -> list[float]:
     return [max(score - threshold, 0.0) for score in scores]
 
 
-def weigh(queries: Tensor, keys: Tensor, keep: Tensor | None = None) -> Tensor:
-    return content_weights(queries, inverse_norms(queries), keys, inverse_norms(keys), keep)
+def weigh(queries: Tensor, keys: Tensor, keep: Tensor | None = None, scale: float = 1.0) -> Tensor:
+    cosine = CosineSimilarity(scale)
+    return cosine.attend(queries, cosine.vectors(keys), keep)[0]
 
 
 def slow_weights(query: Tensor, keys: Tensor) -> Tensor:
@@ -117,7 +122,7 @@ def test_memory_vector_sums_samples_by_weight_for_shared_and_own_memories() -> N
 
 
 @pytest.mark.parametrize("per_row", [False, True])
-def test_a_sample_taken_out_is_as_good_as_deleted(per_row: bool) -> None:
+def test_a_removed_sample_is_as_good_as_deleted(per_row: bool) -> None:
     queries = torch.randn(5, 6)
     keys = torch.randn(5, 9, 6) if per_row else torch.randn(9, 6)
     keep = torch.tensor([True, False, True, True, False, True, True, True, True])
@@ -257,20 +262,20 @@ def test_settings_for_reduced_precision_are_off_within_and_back_afterwards(monke
 def slow_memory_vector(queries: Tensor, keys: Tensor) -> Tensor:
     """All scores, all weights, in float64."""
     queries, keys = queries.double(), keys.double()
-    weights = content_weights(queries, inverse_norms(queries), keys, inverse_norms(keys))
-    return memory_vector(weights, keys)
+    return memory_vector(weigh(queries, keys), keys)
+
+
+def top(queries: Tensor, keys: Tensor, tried: int) -> tuple[Tensor, Tensor]:
+    return COSINE.attend_to_top(COSINE.vectors(queries), COSINE.vectors(keys), tried)
 
 
 def few_by_few(queries: Tensor, keys: Tensor) -> Tensor:
     """More and more samples, for the inputs that need them."""
     vectors, enough = torch.zeros_like(queries), torch.zeros(len(queries), dtype=torch.bool)
-    for looked_at in (8, 64, 512, 4096):
+    for tried in (8, 64, 512, 4096):
         left = (~enough).nonzero().squeeze(1)
         if len(left):
-            scales = inverse_norms(queries[left]), inverse_norms(keys)
-            vectors[left], enough[left] = attention.large_memory_vector(
-                queries[left], scales[0], keys, scales[1], looked_at
-            )
+            vectors[left], enough[left] = top(queries[left], keys, tried)
     assert enough.all()
     return vectors
 
@@ -280,7 +285,7 @@ def few_by_few(queries: Tensor, keys: Tensor) -> Tensor:
 def test_a_large_memory_gives_the_same_vector_however_few_scores_are_held(
     samples: int, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attention, "SCORES_AT_ONCE", at_once)
+    monkeypatch.setattr(similarity, "SCORES_AT_ONCE", at_once)
     torch.manual_seed(samples)
     keys = torch.randn(samples, 6)
     queries = torch.randn(9, 6)
@@ -289,7 +294,7 @@ def test_a_large_memory_gives_the_same_vector_however_few_scores_are_held(
 
 
 def test_a_large_memory_of_which_all_is_used() -> None:
-    """Many more samples than are looked at first: all alike for some inputs, nearly so for others."""
+    """Many more samples than are tried first: all alike for some inputs, nearly so for others."""
     torch.manual_seed(0)
     # As alike as can be in direction, and of different lengths, which the mean of all shows.
     alike = (1 + torch.arange(900).unsqueeze(1) / 100) * (torch.ones(900, 3) + 1e-4 * torch.randn(900, 3))
@@ -297,21 +302,20 @@ def test_a_large_memory_of_which_all_is_used() -> None:
     queries = torch.cat([torch.ones(2, 3), -torch.eye(3)])
     found = few_by_few(queries, keys)
     assert_close(found.double(), slow_memory_vector(queries, keys), atol=1e-5, rtol=1e-4)
-    weights = content_weights(queries, inverse_norms(queries), keys, inverse_norms(keys))
-    assert int((weights[0] > 0).sum()) > 800, "else nothing is tested"
+    assert int((weigh(queries, keys)[0] > 0).sum()) > 800, "else nothing is tested"
 
 
 def test_of_a_large_memory_never_all_scores_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention, "SCORES_AT_ONCE", 4000)
-    held, plain = [], attention.similarities
+    monkeypatch.setattr(similarity, "SCORES_AT_ONCE", 4000)
+    held, plain = [], CosineSimilarity.scores
 
-    def watched(*arguments: Tensor) -> Tensor:
-        held.append(plain(*arguments))
+    def watched(self: CosineSimilarity, queries: Vectors, keys: Vectors) -> Tensor:
+        held.append(plain(self, queries, keys))
         return held[-1]
 
-    monkeypatch.setattr(attention, "similarities", watched)
+    monkeypatch.setattr(CosineSimilarity, "scores", watched)
     keys, queries = torch.randn(5000, 4), torch.randn(10, 4)
-    attention.large_memory_vector(queries, inverse_norms(queries), keys, inverse_norms(keys), 64)
+    top(queries, keys, 64)
     assert max(each.numel() for each in held) <= 4000
     assert sum(each.shape[1] for each in held if len(each) == 10) >= 5000
 
@@ -320,10 +324,9 @@ def test_of_a_large_memory_never_all_scores_are_held(monkeypatch: pytest.MonkeyP
 def test_a_large_memory_in_half_precision_is_not_copied_whole(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attention, "SCORES_AT_ONCE", 4000)
+    monkeypatch.setattr(similarity, "SCORES_AT_ONCE", 4000)
     torch.manual_seed(0)
     keys, queries = torch.randn(5000, 4).to(dtype), torch.randn(10, 4)
-    scales = inverse_norms(queries), inverse_norms(keys)
     rows, plain = [], torch.nn.functional.embedding_bag
 
     def watched(samples: Tensor, table: Tensor, **options: Any) -> Tensor:
@@ -331,8 +334,30 @@ def test_a_large_memory_in_half_precision_is_not_copied_whole(
         return plain(samples, table, **options)
 
     monkeypatch.setattr(torch.nn.functional, "embedding_bag", watched)
-    vectors, enough = attention.large_memory_vector(queries, scales[0], keys, scales[1], 512)
+    vectors, enough = top(queries, keys, 512)
     assert enough.any()
     assert max(rows) < 2500
     expected = slow_memory_vector(queries, keys.float())
     assert_close(vectors[enough].double(), expected[enough], atol=1e-5, rtol=1e-4)
+
+
+# The scale
+
+
+@pytest.mark.parametrize("scale", [0.5, 4.0, 64.0])
+def test_the_scale_multiplies_the_cosine(scale: float) -> None:
+    queries, keys = torch.randn(6, 4, dtype=torch.float64), torch.randn(9, 4, dtype=torch.float64)
+    cosine = torch.nn.functional.cosine_similarity(queries.unsqueeze(1), keys, dim=2)
+    assert_close(weigh(queries, keys, scale=scale), entmax.sparsemax(scale * cosine, dim=1), atol=1e-5, rtol=0)
+
+
+def test_a_higher_scale_uses_fewer_samples() -> None:
+    queries, keys = torch.randn(20, 16), torch.randn(200, 16)
+    used = [float((weigh(queries, keys, scale=scale) > 0).sum(1).float().mean()) for scale in (1.0, 4.0, 64.0)]
+    assert used[0] > 2 * used[1] > 4 * used[2]
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, torch.nan, torch.inf, "4", True])
+def test_a_scale_that_is_no_positive_number_is_refused(scale: object) -> None:
+    with pytest.raises(InputError, match="scale"):
+        CosineSimilarity(scale)  # type: ignore[arg-type]

@@ -9,9 +9,9 @@ from torch.autograd import forward_ad
 from torch.testing import assert_close
 
 from memwrap import encoders, wrap
-from memwrap.nn import attention
-from memwrap.nn.attention import EPSILON, content_weights, inverse_norms
+from memwrap.nn import similarity
 from memwrap.nn.layer import MemoryWrap
+from memwrap.nn.similarity import EPSILON, CosineSimilarity
 from tests.with_kernels import DEVICE, run_by_the_interpreter, runs_kernels, starts_the_interpreter
 
 SIZES = [(1, 1, 3), (5, 100, 64), (37, 7, 130), (20, 300, 512), (16, 512, 33)]  # inputs, samples, length
@@ -27,29 +27,27 @@ def vectors(count: int, length: int, seed: int) -> Tensor:
     return torch.randn(count, length, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
 
 
-def found(queries: Tensor, keys: Tensor, with_queries: bool = False) -> tuple[Tensor, Tensor]:
-    from memwrap.nn.attention_kernel import weights_and_queries
+def found(queries: Tensor, keys: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
+    from memwrap.nn.attention_kernel import attend
 
-    return weights_and_queries(queries, keys, inverse_norms(keys), EPSILON, with_queries)
+    return attend(queries, keys, CosineSimilarity().vectors(keys).inverse_norms, EPSILON, scale)
 
 
-def exact_weights(queries: Tensor, keys: Tensor) -> Tensor:
-    queries, keys = queries.double(), keys.double()
-    return content_weights(queries, inverse_norms(queries), keys, inverse_norms(keys))
+def exact_weights(queries: Tensor, keys: Tensor, scale: float = 1.0) -> Tensor:
+    cosine = CosineSimilarity(scale)
+    return cosine.attend(queries.double(), cosine.vectors(keys.double()))[0]
 
 
 @runs_kernels
-@pytest.mark.parametrize("with_queries", [False, True])
+@pytest.mark.parametrize("scale", [1.0, 12.5])
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
-def test_weights_are_sparsemax_of_cosine_similarity(sizes: tuple[int, int, int], with_queries: bool) -> None:
+def test_weights_are_sparsemax_of_scaled_cosine_similarity(sizes: tuple[int, int, int], scale: float) -> None:
     inputs, samples, length = sizes
     queries, keys = vectors(inputs, length, 1), vectors(samples, length, 2)
-    joined, scales = found(queries, keys, with_queries)
-    weights, behind = joined[:, :samples], joined[:, samples:]
-    assert_close(weights.double(), exact_weights(queries, keys), atol=1e-6, rtol=0)
+    weights, inverse_norms = found(queries, keys, scale)
+    assert_close(weights.double(), exact_weights(queries, keys, scale), atol=1e-6 * scale, rtol=0)
     assert_close(weights.sum(dim=1), torch.ones(inputs, device=DEVICE), atol=1e-5, rtol=0)
-    assert torch.equal(behind, queries if with_queries else queries[:, :0])
-    assert_close(scales, inverse_norms(queries))
+    assert_close(inverse_norms, CosineSimilarity().vectors(queries).inverse_norms)
 
 
 @runs_kernels
@@ -78,7 +76,7 @@ def test_what_is_no_number_does_not_become_a_weight(value: float) -> None:
 def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """If there is none, its kernel is interpreted."""
     if DEVICE == "cpu":
-        monkeypatch.setattr(attention, "_kernel_takes", lambda _, keys: len(keys) <= attention.SMALL_MEMORY)
+        monkeypatch.setattr(similarity, "_kernel_applies", lambda _, keys: len(keys) <= similarity.SMALL_MEMORY)
         monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
 
 
@@ -95,10 +93,9 @@ def test_a_layer_uses_it_for_a_small_memory(
     encodings, memory = vectors(33, 40, 1), vectors(100, 40, 2)
     prepared, keep = layer.prepare(memory), torch.arange(100, device=DEVICE) % 3 > 0
     with torch.no_grad():
-        reading, kept = layer.read_prepared(encodings, prepared), layer.read_prepared(encodings, prepared, keep)
-        monkeypatch.setattr(attention, "SMALL_MEMORY", 0)
-        expected, expected_kept = (layer.read_prepared(encodings, prepared, each) for each in (None, keep))
-    assert reading.weights.is_contiguous()
+        reading, kept = layer.read(encodings, prepared), layer.read(encodings, prepared, keep)
+        monkeypatch.setattr(similarity, "SMALL_MEMORY", 0)
+        expected, expected_kept = (layer.read(encodings, prepared, each) for each in (None, keep))
     assert_close(reading.weights, expected.weights, atol=1e-6, rtol=0)
     assert_close(reading.memory_vector, expected.memory_vector, atol=1e-5, rtol=1e-4)
     assert_close(reading.logits, expected.logits, atol=1e-5, rtol=1e-4)
@@ -106,22 +103,22 @@ def test_a_layer_uses_it_for_a_small_memory(
     assert torch.equal(kept.weights, expected_kept.weights), "a mask is beyond the kernel"
 
 
-def test_where_it_cannot_be_compiled_torch_takes_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_it_cannot_be_compiled_torch_replaces_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("memwrap.nn.gpu.kernels_run_on", lambda _: True)
     nowhere = torch.device("cuda", 99)
-    attention._kernel_works.cache_clear()
-    with pytest.warns(UserWarning, match="cannot be used on cuda:99 .*; torch takes its place"):
-        assert not attention._kernel_works(nowhere)
-    assert not attention._kernel_works(nowhere), "and this is said once"
-    attention._kernel_works.cache_clear()
+    similarity._kernel_compiles.cache_clear()
+    with pytest.warns(UserWarning, match="cuda:99"):
+        assert not similarity._kernel_compiles(nowhere)
+    assert not similarity._kernel_compiles(nowhere), "the warning is printed once"
+    similarity._kernel_compiles.cache_clear()
 
 
 @pytest.mark.parametrize("way", ["backward", "forward", "func"])
-def test_what_is_differentiated_is_told(way: str) -> None:
+def test_differentiated_tensors_are_noticed(way: str) -> None:
     seen: list[bool] = []
 
     def looked_at(queries: Tensor) -> Tensor:
-        seen.append(attention._is_differentiated(queries))
+        seen.append(similarity._is_differentiated(queries))
         return queries.sum()
 
     queries = torch.randn(2, 3)

@@ -14,10 +14,12 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.testing import assert_close
 
+import memwrap
 from memwrap import InputError, MemoryWrap, NonFiniteError
 from memwrap.nn import checks
 from memwrap.nn import layer as layer_module
 from memwrap.nn.layer import HEADS, VARIANTS
+from memwrap.nn.similarity import CosineSimilarity
 
 PUBLISHED = {"memory_wrap": memorywrap.MemoryWrapLayer, "only_memory": memorywrap.BaselineMemory}
 TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-10}
@@ -71,15 +73,13 @@ def test_forward_gives_the_logits_of_read() -> None:
 @pytest.mark.parametrize("project", [None, 4])
 @pytest.mark.parametrize("variant", ["memory_wrap", "only_memory"])
 @pytest.mark.parametrize("size", [2, 5, 8])
-def test_each_half_of_a_batch_is_judged_with_the_other_as_its_memory(
-    size: int, variant: str, project: int | None
-) -> None:
+def test_with_the_batch_as_memory_each_half_reads_the_other(size: int, variant: str, project: int | None) -> None:
     torch.manual_seed(size)
     layer = MemoryWrap(6, 3, variant, project=project).double()
     encodings = torch.randn(size, 6, dtype=torch.float64, requires_grad=True)
     first, second = encodings.tensor_split(2)
     expected = torch.cat([layer(first, second), layer(second, first)])
-    found = layer.forward_by_halves(encodings)
+    found = layer(encodings, "batch")
     weighing = torch.randn_like(expected)
     sources = [encodings, *layer.parameters()]
     for one, other in zip(
@@ -106,8 +106,8 @@ def test_a_linear_head_splits_each_logit_into_shares_of_the_samples() -> None:
     layer = MemoryWrap(6, 3, "only_memory", head="linear")
     encodings, memory = torch.randn(4, 6), torch.randn(9, 6)
     reading, prepared = layer.read(encodings, memory), layer.prepare(memory)
-    assert prepared.first_layer is not None
-    shares = reading.weights.unsqueeze(-1) * prepared.first_layer
+    assert prepared.hidden is not None
+    shares = reading.weights.unsqueeze(-1) * prepared.hidden
     assert_close(shares.sum(1) + layer.head.first.bias, reading.logits)
 
 
@@ -177,16 +177,16 @@ def test_a_prepared_memory_reads_the_same(variant: str, head: str, project: int 
     keep = torch.rand(6, size) > 0.3
     keep[:, 0] = True
     for mask in (None, keep):
-        expected, reading = layer.read(encodings, memory, mask), layer.read_prepared(encodings, prepared, mask)
+        expected, reading = layer.read(encodings, memory, mask), layer.read(encodings, prepared, mask)
         for ours, theirs in zip(vars(reading).values(), vars(expected).values(), strict=True):
             assert_close(ours, theirs)
-    assert_close(layer.forward_prepared(encodings, prepared), layer(encodings, memory))
+    assert_close(layer(encodings, prepared), layer(encodings, memory))
 
 
-def test_a_first_layer_is_prepared_only_where_it_saves_work() -> None:
+def test_the_hidden_layer_is_prepared_only_where_it_saves_work() -> None:
     layer = MemoryWrap(12, 3)
-    assert layer.prepare(torch.randn(16, 12)).first_layer is not None
-    assert layer.prepare(torch.randn(17, 12)).first_layer is None  # 17 · 48 > 17 · 12 + 12 · 48
+    assert layer.prepare(torch.randn(16, 12)).hidden is not None
+    assert layer.prepare(torch.randn(17, 12)).hidden is None  # 17 · 48 > 17 · 12 + 12 · 48
 
 
 BAD = {
@@ -263,8 +263,8 @@ def test_bad_input_is_refused_in_words(case: str, project: int | None) -> None:
         ([True] * 4, "keep is a list; expected a bool tensor (4,) or (2, 4)"),
         (torch.ones(4), "keep has dtype torch.float32; expected torch.bool"),
         (torch.ones(3, dtype=torch.bool), "keep has shape (3,); expected (4,) for all inputs, or (2, 4)"),
-        (torch.zeros(4, dtype=torch.bool), "keep takes all 4 memory samples out; leave at least one"),
-        (torch.tensor([[True] * 4, [False] * 4]), "keep takes all 4 memory samples out for input 1"),
+        (torch.zeros(4, dtype=torch.bool), "keep removes all 4 memory samples"),
+        (torch.tensor([[True] * 4, [False] * 4]), "keep removes all 4 memory samples for input 1"),
     ],
 )
 def test_a_mask_that_cannot_be_used_is_refused(keep: Tensor, message: str) -> None:
@@ -272,7 +272,7 @@ def test_a_mask_that_cannot_be_used_is_refused(keep: Tensor, message: str) -> No
     with pytest.raises(InputError, match=re.escape(message)):
         layer.read(encodings, memory, keep)
     with pytest.raises(InputError, match=re.escape(message)):
-        layer.read_prepared(encodings, layer.prepare(memory), keep)
+        layer.read(encodings, layer.prepare(memory), keep)
 
 
 def test_a_head_with_nan_does_not_stay_silent() -> None:
@@ -282,7 +282,7 @@ def test_a_head_with_nan_does_not_stay_silent() -> None:
     with pytest.raises(NonFiniteError, match=r"logits of . of 2 inputs are not finite"):
         layer(encodings, memory)
     with pytest.raises(NonFiniteError, match=r"logits of . of 2 inputs are not finite"):
-        layer.forward_prepared(encodings, layer.prepare(memory))
+        layer(encodings, layer.prepare(memory))
 
 
 def half(layer: MemoryWrap) -> None:
@@ -315,7 +315,7 @@ def last(layer: MemoryWrap) -> nn.Linear:
 @pytest.mark.parametrize("large", [False, True])
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("case", OVERFLOWING)
-def test_a_prepared_memory_tells_when_logits_may_not_be_finite(
+def test_logits_from_a_prepared_memory_that_are_not_finite_are_refused(
     case: str, head: str, large: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(layer_module, "LARGE_MEMORY", 4 if large else 4096)
@@ -325,13 +325,13 @@ def test_a_prepared_memory_tells_when_logits_may_not_be_finite(
     with torch.no_grad():
         change(layer)
         with pytest.raises(NonFiniteError, match=r"logits of . of 2 inputs are not finite"):
-            layer.forward_prepared(encodings, layer.prepare(memory))
+            layer(encodings, layer.prepare(memory))
 
 
 @pytest.mark.parametrize("length", [1.0, 1e15])
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_nothing_grows_beyond_its_bound(variant: str, head: str, length: float) -> None:
+def test_nothing_exceeds_its_bound(variant: str, head: str, length: float) -> None:
     """All that the head computes, in double precision, for encodings and a memory that grow as much as any can."""
     layer = MemoryWrap(6, 3, variant=variant, head=head).double()
     axis = torch.zeros(1, 6, dtype=torch.float64)
@@ -346,40 +346,40 @@ def test_nothing_grows_beyond_its_bound(variant: str, head: str, length: float) 
         part.register_forward_hook(lambda _, __, out: computed.append(out))
     layer(length * axis, length * axis)
     largest = torch.cat([out.flatten() for out in computed]).abs().max().item()
-    growth = layer.prepare(length * axis).growth
-    bound = growth.by_length * length + growth.rest
+    norm_bound = layer.prepare(length * axis).bound
+    bound = norm_bound.slope * length + norm_bound.offset
     assert largest <= bound * (1 + 1e-6)
     assert bound < 2.1 * largest
-    assert growth.fits(length, torch.float32)
-    assert not growth.fits(length * 1e40, torch.float32)
-    assert not growth.fits(math.nan, torch.float32)
-    assert not growth.fits(length, torch.float16)
+    assert norm_bound.fits(length, torch.float32)
+    assert not norm_bound.fits(length * 1e40, torch.float32)
+    assert not norm_bound.fits(math.nan, torch.float32)
+    assert not norm_bound.fits(length, torch.float16)
 
 
 def test_logits_that_cannot_be_too_large_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     def waited(logits: Tensor) -> None:
-        raise AssertionError("somebody looked at the logits")
+        raise AssertionError("the logits were waited for")
 
     monkeypatch.setattr(checks, "check_logits", waited)
     layer, memory = MemoryWrap(6, 3), torch.randn(4, 6)
-    layer.forward_prepared(torch.randn(2, 6), layer.prepare(memory))
+    layer(torch.randn(2, 6), layer.prepare(memory))
     with torch.no_grad():
         layer.head.second.weight.fill_(1e38)
     with pytest.raises(AssertionError):
-        layer.forward_prepared(torch.randn(2, 6), layer.prepare(memory))
+        layer(torch.randn(2, 6), layer.prepare(memory))
 
 
-def test_an_encoding_with_nan_is_named_before_more_of_a_large_memory_is_looked_at(
+def test_an_encoding_with_nan_is_named_before_more_of_a_large_memory_is_tried(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     layer, encodings = MemoryWrap(6, 3), torch.randn(4, 6)
     prepared = layer.prepare(torch.randn(300, 6))
     encodings[2, 1] = torch.nan
-    looks, plain = [], layer_module.large_memory_vector
+    looks, plain = [], CosineSimilarity.attend_to_top
     monkeypatch.setattr(layer_module, "LARGE_MEMORY", 200)
-    monkeypatch.setattr(layer_module, "large_memory_vector", lambda *arguments: looks.append(1) or plain(*arguments))
+    monkeypatch.setattr(CosineSimilarity, "attend_to_top", lambda *arguments: looks.append(1) or plain(*arguments))
     with pytest.raises(NonFiniteError, match=re.escape("encodings: 1 of 4 vectors hold NaN")):
-        layer.forward_prepared(encodings, prepared)
+        layer(encodings, prepared)
     assert looks == [1]
 
 
@@ -390,6 +390,7 @@ def test_an_encoding_with_nan_is_named_before_more_of_a_large_memory_is_looked_a
         ({"head": "mpl"}, "head is 'mpl'; expected one of 'mlp', 'linear'"),
         ({"project": 0}, "project is 0; expected at least 1"),
         ({"project": 64.0}, "project is a float; expected a whole number"),
+        ({"scale": 0}, "scale is 0; expected a finite number above 0"),
     ],
 )
 def test_options_that_do_not_exist_are_refused(arguments: dict[str, object], message: str) -> None:
@@ -399,7 +400,7 @@ def test_options_that_do_not_exist_are_refused(arguments: dict[str, object], mes
 
 @pytest.mark.parametrize("variant", ["memory_wrap", "only_memory"])
 @pytest.mark.parametrize("project", [None, 3])
-def test_a_large_memory_is_judged_by_its_highest_scores_alone(
+def test_a_large_memory_is_read_by_its_highest_scores_alone(
     variant: str, project: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.manual_seed(0)
@@ -407,18 +408,86 @@ def test_a_large_memory_is_judged_by_its_highest_scores_alone(
     encodings, memory = torch.randn(5, 6), torch.randn(200, 6)
     prepared = layer.prepare(memory)
     expected = layer.read(encodings, memory).logits
-    by_few, plain = [], layer_module.large_memory_vector
-    monkeypatch.setattr(layer_module, "large_memory_vector", lambda *arguments: by_few.append(1) or plain(*arguments))
-    assert_close(layer.forward_prepared(encodings, prepared), expected, atol=1e-5, rtol=1e-4)
+    by_few, plain = [], CosineSimilarity.attend_to_top
+    monkeypatch.setattr(CosineSimilarity, "attend_to_top", lambda *arguments: by_few.append(1) or plain(*arguments))
+    assert_close(layer(encodings, prepared), expected, atol=1e-5, rtol=1e-4)
     assert not by_few
     monkeypatch.setattr(layer_module, "LARGE_MEMORY", 200)
-    assert_close(layer.forward_prepared(encodings, prepared), expected, atol=1e-5, rtol=1e-4)
+    assert_close(layer(encodings, prepared), expected, atol=1e-5, rtol=1e-4)
     assert by_few == [1]
-    monkeypatch.setattr(layer_module, "LOOKED_AT", 1)
-    assert_close(layer.forward_prepared(encodings, prepared), expected, atol=1e-5, rtol=1e-4)
+    monkeypatch.setattr(layer_module, "FIRST_TRIED", 1)
+    assert_close(layer(encodings, prepared), expected, atol=1e-5, rtol=1e-4)
     assert len(by_few) > 2, "one sample was not enough"
     del by_few[1:]
     learning = encodings.clone().requires_grad_()
-    layer.forward_prepared(learning, prepared).sum().backward()
+    layer(learning, prepared).sum().backward()
     assert by_few == [1], "whoever asks for a gradient gets it"
     assert learning.grad.abs().sum() > 0
+
+
+def test_a_batch_of_one_and_unknown_names_are_no_memory() -> None:
+    layer = MemoryWrap(6, 3)
+    with pytest.raises(InputError, match="batch of one"):
+        layer(torch.randn(1, 6), "batch")
+    with pytest.raises(InputError, match="'queue'"):
+        layer(torch.randn(4, 6), "queue")
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_scale_reaches_every_path_through_the_layer(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    layer = MemoryWrap(6, 4, variant, scale=8.0).double()
+    encodings, memory = torch.randn(6, 6).double(), torch.randn(40, 6).double()
+    expected = layer.read(encodings, memory)
+    cosine = torch.nn.functional.cosine_similarity(encodings.unsqueeze(1), memory, dim=2)
+    assert_close(expected.weights, memwrap.sparsemax(8 * cosine), atol=1e-5, rtol=0)
+    prepared = layer.prepare(memory)
+    assert_close(layer.read(encodings, prepared).logits, expected.logits)
+    assert_close(layer(encodings, prepared), expected.logits)
+    first, second = encodings.tensor_split(2)
+    halves = torch.cat([layer(first, second), layer(second, first)])
+    assert_close(layer(encodings, "batch"), halves)
+    monkeypatch.setattr(layer_module, "LARGE_MEMORY", 40)
+    with torch.no_grad():
+        assert_close(layer(encodings, prepared), expected.logits)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_does_not_touch_a_projection(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    layer, encodings, memory = MemoryWrap(64, 5, project=16), torch.randn(240, 64), torch.randn(100, 64)
+    weights, prepared = layer.read(encodings, memory).weights, layer.prepare(memory)
+    with torch.autocast("cpu", dtype=dtype):
+        assert_close(layer.read(encodings, memory).weights, weights, atol=0, rtol=0)
+        assert_close(layer.read(encodings, prepared).weights, weights)
+        assert_close(layer.prepare(memory).keys.values, prepared.keys.values, atol=0, rtol=0)
+
+
+def test_a_projection_of_a_half_precision_layer_is_computed_in_full() -> None:
+    torch.manual_seed(0)
+    layer, encodings, memory = MemoryWrap(64, 5, project=16).bfloat16(), torch.randn(50, 64), torch.randn(60, 64)
+    full = MemoryWrap(64, 5, project=16)
+    full.load_state_dict(layer.state_dict())
+    encodings, memory = encodings.bfloat16(), memory.bfloat16()
+    assert_close(layer.read(encodings, memory).weights, full.read(encodings.float(), memory.float()).weights)
+
+
+@pytest.mark.parametrize("project", [None, 3])
+def test_torch_func_works_on_the_layer(project: int | None) -> None:
+    layer, encodings, memory = MemoryWrap(6, 3, project=project), torch.randn(4, 6), torch.randn(9, 6)
+    labels, parameters = torch.tensor([0, 2, 1, 0]), dict(layer.named_parameters())
+
+    def loss(parameters: dict[str, Tensor], encoding: Tensor, label: Tensor) -> Tensor:
+        logits = torch.func.functional_call(layer, parameters, (encoding.unsqueeze(0), memory))
+        return cross_entropy(logits, label.unsqueeze(0))
+
+    found = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))(parameters, encodings, labels)
+    for row in range(4):
+        one = torch.autograd.grad(
+            cross_entropy(layer(encodings[row : row + 1], memory), labels[row : row + 1]), list(parameters.values())
+        )
+        for name, expected in zip(parameters, one, strict=True):
+            assert_close(found[name][row], expected, atol=1e-6, rtol=1e-5)
+    assert_close(
+        torch.func.vmap(lambda each: layer(each, memory))(encodings.unsqueeze(1)).squeeze(1), layer(encodings, memory)
+    )

@@ -82,7 +82,10 @@ def test_with_a_linear_head_shares_add_up_to_the_logits() -> None:
     for card in world.content.cards:
         record = as_record(card, None)
         assert all(len(sample["shares"]) == 4 for sample in record["samples"])
-        own = model.layer.halves_of_first()[0] @ model.encode(model.transform(card.pixels.unsqueeze(0)))[0]
+        own = (
+            model.layer.head.first.weight[:, : -model.layer.width]
+            @ model.encode(model.transform(card.pixels.unsqueeze(0)))[0]
+        )
         total = torch.tensor([sample["shares"] for sample in record["samples"]]).sum(0) + own + torch.tensor(bias)
         assert total.tolist() == pytest.approx(card.explanation.logits.tolist(), abs=1e-4)
 

@@ -38,8 +38,8 @@ def check_baseline(name: str) -> None:
 
 def _colour(pixel: int, images: Tensor, model: ExplainableModel) -> Tensor:
     """Images of one colour, given as a pixel's value from 0 to 255 in each channel."""
-    mean, std = model.transform.mean, model.transform.std
-    return normalize(torch.full_like(images, pixel), mean, std).to(images.dtype)
+    transform = model.get_transform()
+    return normalize(torch.full_like(images, pixel), transform.mean, transform.std).to(images.dtype)
 
 
 def _blurred(images: Tensor) -> Tensor:

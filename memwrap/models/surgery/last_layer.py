@@ -6,6 +6,7 @@ the model puts out, in evaluation and in training. Otherwise the classifier is r
 """
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from memwrap.errors import WrapError, brief
-from memwrap.models.surgery.modules import get_logits, preserve_buffers, replace_layer
+from memwrap.models.surgery.modules import get_logits, perturb_parameters, preserve_buffers, replace_layer
 
 # How many candidates an error names.
 MOST_NAMED = 8
@@ -122,16 +123,20 @@ def _objection(classifier: nn.Module, images: Tensor, name: str, record: _Record
         return _difference(record.outputs[0], logits)
     if len(record.inputs[0]) == 4 and not _per_image(_input_at_double_size(classifier, images, name)):
         return "takes one vector for each image only while images are small: on larger ones it takes maps"
-    # Equal values could be chance, as with weights of zero. So another output is put in its place: it must come out.
-    # Large values, as it might be clamped.
+    # Equal values could be chance, as with weights of zero. So the layer is made to give another output, and the model
+    # must return it: large values, as they might be clamped, and with other parameters, as a learnt factor or bias
+    # after the layer may happen to change nothing.
     value = 1000 * torch.randn(len(images), record.inputs[0][1], generator=torch.Generator().manual_seed(0)).to(logits)
+    constant = _Constant(value)
     # In this order, as a pass in training mode may change what the classifier computes.
-    for replacement, expected, training, objection in (
-        (_Constant(value), value, False, "gives an output that is changed before it is returned"),
-        (nn.Identity(), record.first_input, False, "has an input that is changed after it was called"),
-        (_Constant(value), value, True, "gives an output that is changed before it is returned in training"),
+    for replacement, expected, training, perturbed, objection in (
+        (constant, value, False, False, "gives an output that is changed before it is returned"),
+        (constant, value, False, True, "gives an output that learnt parameters change before it is returned"),
+        (nn.Identity(), record.first_input, False, False, "has an input that is changed after it was called"),
+        (constant, value, True, True, "gives an output that is changed before it is returned in training"),
     ):
-        output = _output_with(classifier, images, name, replacement, training)
+        with perturb_parameters(classifier) if perturbed else nullcontext():
+            output = _output_with(classifier, images, name, replacement, training)
         if isinstance(output, Exception):
             return f"cannot be replaced: the classifier then fails with {brief(output)}"
         if not torch.allclose(output, expected, rtol=1e-4, atol=1e-5):

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from memwrap.errors import brief
 from memwrap.models.classifier import MemoryClassifier
-from memwrap.nn.attention import SCORES_AT_ONCE
 from memwrap.nn.layer import PreparedMemory
+from memwrap.nn.similarity import SCORES_AT_ONCE
 from memwrap.reproduce.bench.inference import memory_model, predicting, standard_model
 from memwrap.reproduce.bench.record import Finding, LeftOut, Row, row_of
 from memwrap.reproduce.bench.room import free_bytes, peak_bytes
@@ -80,7 +80,7 @@ def _row(
     contestant = predicting(
         stand,
         f"Memory Wrap, {size:,} encodings",
-        lambda: model.layer.forward_prepared(model.encode(images), memory),
+        lambda: model.layer(model.encode(images), memory),
         memory=size,
         length=model.in_features,
         samples_used=used,
@@ -93,7 +93,7 @@ def _row(
 def _samples_used(model: MemoryClassifier, images: Tensor, memory: PreparedMemory) -> float:
     """By an image, on average."""
     with torch.inference_mode():
-        weights = model.layer.read_prepared(model.encode(images), memory).weights
+        weights = model.layer.read(model.encode(images), memory).weights
         return round((weights > 0).sum(dim=1).float().mean().item(), 1)
 
 

@@ -106,7 +106,7 @@ class BenchContext:
     def normalised(self, model: Model, count: int) -> Tensor:
         """Images as the model takes them, on the device."""
         pixels = torch.cat(list(self.supply.take(count).images.batches([torch.arange(count)])))
-        return model.transform(pixels.to(self.device))
+        return model.get_transform()(pixels.to(self.device))
 
 
 def clear(device: torch.device) -> None:

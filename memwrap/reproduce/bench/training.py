@@ -194,7 +194,7 @@ def _train_all(engine: FusedEngine, trainers: Sequence[Trainer]) -> None:
 def _published(stand: BenchContext, settings: ResolvedSettings) -> PublishedLoop:
     model = stand.model(settings)
     assert isinstance(model, MemoryClassifier)  # by its variant
-    return PublishedLoop(published_model(model), _images(stand), settings, model.transform)
+    return PublishedLoop(published_model(model), _images(stand), settings, model.get_transform())
 
 
 def _images(stand: BenchContext) -> LabelledImages:

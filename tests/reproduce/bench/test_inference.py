@@ -57,19 +57,20 @@ def test_each_encodes_all_images_and_only_ours_looks_into_its_memory(monkeypatch
     where, encoded, memories = stand(inference_batch=5), [], []
     list(inference.measure(where, "tiny"))
     first = torch.nn.Conv2d.forward
-    judge = MemoryWrap.forward_prepared
+    plain = MemoryWrap.forward
 
     def forward(self: torch.nn.Conv2d, images: torch.Tensor) -> torch.Tensor:
         if images.shape[1] == 3:
             encoded.append(len(images))
         return first(self, images)
 
-    def forward_prepared(self: MemoryWrap, encodings: torch.Tensor, memory: PreparedMemory) -> torch.Tensor:
-        memories.append((len(encodings), len(memory.encodings)))
-        return judge(self, encodings, memory)
+    def forward_layer(self: MemoryWrap, encodings: torch.Tensor, memory: PreparedMemory | torch.Tensor) -> torch.Tensor:
+        if isinstance(memory, PreparedMemory):
+            memories.append((len(encodings), len(memory)))
+        return plain(self, encodings, memory)
 
     monkeypatch.setattr(torch.nn.Conv2d, "forward", forward)
-    monkeypatch.setattr(MemoryWrap, "forward_prepared", forward_prepared)
+    monkeypatch.setattr(MemoryWrap, "forward", forward_layer)
     expected = {"Standard": ([5], []), REMEMBERED: ([5], [(5, 4)]), ENCODED: ([5, 4], [])}
     for name, found in expected.items():
         encoded.clear()

@@ -96,7 +96,7 @@ def test_the_memory_is_what_predictions_are_made_with() -> None:
     images = where.normalised(model, 4)
     prepared = model.layer.prepare(memory.random_encodings(200, 128, CPU))
     with torch.no_grad():
-        used = (model.layer.read_prepared(model.encode(images), prepared).weights > 0).sum(dim=1).float().mean()
+        used = (model.layer.read(model.encode(images), prepared).weights > 0).sum(dim=1).float().mean()
     assert used < 100
     assert row.facts["samples_used"] == pytest.approx(used.item(), abs=0.06)
     assert set(seen(where)) == {"Standard", "Memory Wrap, 200 encodings"}
@@ -105,13 +105,13 @@ def test_the_memory_is_what_predictions_are_made_with() -> None:
 def test_what_is_timed_encodes_all_images_and_judges_them_by_the_whole_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     where, judged = stand(memories=(10, 200)), []
     list(memory.measure(where, "tiny"))
-    judge = MemoryWrap.forward_prepared
+    plain = MemoryWrap.forward
 
-    def forward_prepared(self: MemoryWrap, encodings: torch.Tensor, prepared: PreparedMemory) -> torch.Tensor:
-        judged.append((encodings.shape, len(prepared.encodings)))
-        return judge(self, encodings, prepared)
+    def forward(self: MemoryWrap, encodings: torch.Tensor, prepared: PreparedMemory) -> torch.Tensor:
+        judged.append((encodings.shape, len(prepared)))
+        return plain(self, encodings, prepared)
 
-    monkeypatch.setattr(MemoryWrap, "forward_prepared", forward_prepared)
+    monkeypatch.setattr(MemoryWrap, "forward", forward)
     for size in (10, 200):
         judged.clear()
         seen(where)[f"Memory Wrap, {size} encodings"].run()
