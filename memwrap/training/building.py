@@ -32,7 +32,7 @@ def new_model(settings: ResolvedSettings, classes: Sequence[str], images: Images
         classifier = _classifier(settings, len(classes), shape)
         options: dict[str, Any] = {}
         if settings.variant != "standard":
-            options = {"head": settings.head, "project": settings.project}
+            options = {"head": settings.head, "project": settings.project, "scale": settings.scale}
         if isinstance(classifier, Classifier):
             model = wrap_own(classifier, settings.variant, shape, **options)
         else:

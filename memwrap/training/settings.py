@@ -67,6 +67,9 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
     project: Int | None = Field(
         None, ge=1, description="Dimensions that encodings are projected to before the attention."
     )
+    scale: Float = Field(
+        1.0, gt=0, description="Factor on the cosine similarity; above 1, predictions use fewer memory images."
+    )
     pretrained: Flag = Field(False, description="Start from timm's pretrained weights (timm:NAME only).")
     weights: Text | None = Field(None, description="A file of pretrained weights, instead of a download.")
     freeze: Flag = Field(False, description="Train the last layer only; the encoder stays as it is.")
@@ -192,7 +195,7 @@ def with_changes(settings: Settings, changes: Mapping[str, Any], where: str) -> 
 _ONLY_WITH = {
     "drops": ("schedule", ("steps",)),
     "momentum": ("optimizer", ("sgd",)),
-    **dict.fromkeys(("head", "project", "memory", "memory_size", "remember"), ("variant", VARIANTS[:2])),
+    **dict.fromkeys(("head", "project", "scale", "memory", "memory_size", "remember"), ("variant", VARIANTS[:2])),
 }
 
 

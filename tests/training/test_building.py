@@ -60,9 +60,10 @@ def test_torch_s_own_random_numbers_are_left_alone() -> None:
 
 
 def test_the_model_is_what_the_settings_say() -> None:
-    model = built(head="linear", project=5, variant="only_memory")
+    model = built(head="linear", project=5, scale=4.0, variant="only_memory")
     assert isinstance(model, memwrap.MemoryClassifier)
-    expected = {"in_features": 128, "num_classes": 3, "variant": "only_memory", "head": "linear", "project": 5}
+    shape = {"in_features": 128, "num_classes": 3, "variant": "only_memory"}
+    expected = {**shape, "head": "linear", "project": 5, "scale": 4.0}
     assert model.layer.settings() == expected
     assert model.classes == CLASSES
     assert isinstance(built(variant="standard"), memwrap.StandardClassifier)

@@ -25,6 +25,7 @@ PAPER: dict[str, Any] = {
     "variant": "memory_wrap",
     "head": "mlp",
     "project": None,
+    "scale": 1.0,
     "pretrained": False,
     "weights": None,
     "freeze": False,
