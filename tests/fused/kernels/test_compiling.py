@@ -89,7 +89,7 @@ def test_the_kernels_beside_them(compiled: set[str]) -> None:
     from memwrap.fused.kernels.dropout import dropout
     from memwrap.fused.kernels.im2col import im2col
     from memwrap.fused.kernels.sgd import MultiTensorSGD
-    from memwrap.nn.attention_kernel import weights_and_queries
+    from memwrap.nn.attention_kernel import attend
 
     weight = torch.zeros(RUNS, 8, 4)
     leaf = torch.zeros_like(weight, dtype=torch.bfloat16)
@@ -99,5 +99,5 @@ def test_the_kernels_beside_them(compiled: set[str]) -> None:
     dropout(torch.zeros(RUNS * 4, 8), 0.2, torch.zeros(RUNS, dtype=torch.int64), 0)
     im2col(torch.zeros(2, 3, 8, 8), (3, 3), (1, 1), 5, torch.bfloat16)
     for samples in (100, 300):
-        weights_and_queries(torch.zeros(4, 64), torch.zeros(samples, 64), torch.zeros(samples), 1e-8, True)
+        attend(torch.zeros(4, 64), torch.zeros(samples, 64), torch.zeros(samples), 1e-8, scale=1.0)
     assert compiled == {"_sgd_step", "_squared_norm", "_mask", "_im2col", "_attend"}
