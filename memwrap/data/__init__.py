@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from memwrap.data.files import UnreadableFile, list_image_files, read_image_files
     from memwrap.data.folders import read_folder
     from memwrap.data.progress import Progress, track_progress
-    from memwrap.data.published import CLASS_NAMES, digits
+    from memwrap.data.published import CLASS_NAMES, PUBLISHED, digits
     from memwrap.data.sampling import BalancedMemory, MemorySampler, RandomMemory, build_sampler, check_size
     from memwrap.data.seeds import derive_seed, generator
-    from memwrap.data.sources import PUBLISHED, open_data
+    from memwrap.data.sources import open_data
     from memwrap.data.splits import draw_subset, hold_out
     from memwrap.data.statistics import channel_statistics
     from memwrap.data.streaming import StreamedImages
@@ -32,10 +32,10 @@ _MODULES = {
     "files": ("UnreadableFile", "list_image_files", "read_image_files"),
     "folders": ("read_folder",),
     "progress": ("Progress", "track_progress"),
-    "published": ("CLASS_NAMES", "digits"),
+    "published": ("CLASS_NAMES", "PUBLISHED", "digits"),
     "sampling": ("BalancedMemory", "MemorySampler", "RandomMemory", "build_sampler", "check_size"),
     "seeds": ("derive_seed", "generator"),
-    "sources": ("PUBLISHED", "open_data"),
+    "sources": ("open_data",),
     "splits": ("draw_subset", "hold_out"),
     "statistics": ("channel_statistics",),
     "streaming": ("StreamedImages",),

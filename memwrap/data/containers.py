@@ -98,11 +98,11 @@ class ZipArchive:
         return ZipArchive, (self.path,)
 
     def names(self) -> list[str]:
-        return sorted(name for name in self._files if not _is_hidden(name))
+        return sorted(name for name in self._files if not _is_system(name))
 
     def folders(self) -> list[str]:
         parents = {str(parent) for name in [*self._files, *self._folders] for parent in PurePosixPath(name).parents}
-        return sorted(name for name in parents | self._folders if name not in ("", ".") and not _is_hidden(name))
+        return sorted(name for name in parents | self._folders if name not in ("", ".") and not _is_system(name))
 
     def read(self, name: str) -> bytes:
         entry = self._files[name]
@@ -137,7 +137,7 @@ def _check_entries(path: Path, entries: list[zipfile.ZipInfo]) -> None:
     """Refuse a zip that is not a plain archive of files, naming the first unsafe entry."""
     seen: set[str] = set()
     for entry in entries:
-        fault = _find_name_fault(entry) or _find_content_fault(entry)
+        fault = _find_fault(entry)
         if not fault and not _is_folder(entry) and _normalize_name(entry) in seen:
             fault = "occurs twice"
         if fault:
@@ -147,7 +147,7 @@ def _check_entries(path: Path, entries: list[zipfile.ZipInfo]) -> None:
     _check_ratio(path, entries)
 
 
-def _find_name_fault(entry: zipfile.ZipInfo) -> str | None:
+def _find_fault(entry: zipfile.ZipInfo) -> str | None:
     name = entry.orig_filename.replace("\\", "/")
     if name.startswith("/") or name[1:2] == ":":
         return "has an absolute name"
@@ -155,10 +155,6 @@ def _find_name_fault(entry: zipfile.ZipInfo) -> str | None:
         return "has a name that leads out of the zip"
     if "\0" in name or not (_is_folder(entry) or _normalize_name(entry)):
         return "has no valid name"
-    return None
-
-
-def _find_content_fault(entry: zipfile.ZipInfo) -> str | None:
     if stat.S_ISLNK(entry.external_attr >> 16):
         return "is a symbolic link"
     if entry.flag_bits & _ENCRYPTED:
@@ -208,13 +204,10 @@ def _normalize_name(entry: zipfile.ZipInfo) -> str:
     return "/".join(part for part in entry.orig_filename.replace("\\", "/").split("/") if part not in ("", "."))
 
 
-def _is_hidden(name: str) -> bool:
-    return any(_is_system(part) for part in name.split("/"))
-
-
 def _is_system(name: str) -> bool:
-    """Whether an operating system created the file or folder for itself."""
-    return name.startswith(".") or name == "__MACOSX" or name.lower() in _SYSTEM_FILES
+    """Whether an operating system created the file for itself, or a folder that it is in."""
+    parts = name.split("/")
+    return any(part.startswith(".") or part == "__MACOSX" or part.lower() in _SYSTEM_FILES for part in parts)
 
 
 def _raise_unreadable(error: OSError) -> None:

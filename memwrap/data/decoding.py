@@ -61,7 +61,7 @@ def decode(content: bytes, shape: tuple[int, int, int], fit: str) -> DecodedImag
     with _open_image(content) as image:
         mode, size = image.mode, image.size
         # A large JPEG is decoded at a fraction of its size, never below twice the target, which is much faster.
-        image.draft(None, _swap_if_sideways((2 * width, 2 * height), _header_orientation(image)))
+        image.draft(None, _swap_if_sideways((2 * width, 2 * height), _orientation(image, header_only=True)))
         pixels = to_pixels(image, shape, fit)
         size = _swap_if_sideways(size, _orientation(image))  # only now: a PNG may store EXIF data after the pixels
     return DecodedImage(pixels, mode, describe_fit(*size, height, width, fit))
@@ -77,8 +77,9 @@ def to_pixels(image: Image.Image, shape: tuple[int, int, int], fit: str) -> Tens
 def image_size(content: bytes) -> tuple[int, int]:
     """Width and height of the upright image, from the file's header alone."""
     with _open_image(content) as image:
-        # Pillow reports a TIFF's size after the rotation, and rotates the pixels itself.
-        return image.size if image.format == "TIFF" else _swap_if_sideways(image.size, _header_orientation(image))
+        if image.format == "TIFF":  # Pillow reports its size after the rotation, and rotates the pixels itself
+            return image.size
+        return _swap_if_sideways(image.size, _orientation(image, header_only=True))
 
 
 def convert_image(image: Image.Image, channels: int) -> Image.Image:
@@ -169,18 +170,11 @@ def _swap_if_sideways(size: tuple[int, int], orientation: int) -> tuple[int, int
     return (size[1], size[0]) if orientation in _SIDEWAYS else size
 
 
-def _orientation(image: Image.Image) -> int:
-    return _read_orientation(image, type(image))
-
-
-def _header_orientation(image: Image.Image) -> int:
-    """As `_orientation`, without decoding the pixels of a PNG in search of EXIF data."""
-    return _read_orientation(image, Image.Image)
-
-
-def _read_orientation(image: Image.Image, kind: type[Image.Image]) -> int:
+def _orientation(image: Image.Image, header_only: bool = False) -> int:
+    """The EXIF orientation. header_only: do not decode the pixels of a PNG in search of it."""
     try:
-        return int(kind.getexif(image).get(ExifTags.Base.Orientation, 1))
+        exif = Image.Image.getexif(image) if header_only else image.getexif()
+        return int(exif.get(ExifTags.Base.Orientation, 1))
     except Exception:  # damaged EXIF data raises nearly anything; viewers ignore it too
         return 1
 

@@ -3,7 +3,6 @@
 What has arrived is in `NAME.part`; it is renamed to `NAME` once it is complete and correct.
 """
 
-import errno
 import hashlib
 import os
 import re
@@ -73,7 +72,12 @@ def _receive(url: str, part: Path, target: Path, report: Report) -> None:
         if total is not None and _size(part) != total:
             raise ConnectionError("the connection was cut")
     except (OSError, HTTPException) as error:
-        raise DataError(_describe_interruption(url, target, _size(part), total, error)) from error
+        length = "an unknown length" if total is None else _format_bytes(total)
+        damaged = "; the file that is there is damaged" if target.exists() else ""
+        raise DataError(
+            f"{target}: {_format_bytes(_size(part))} of {length} have arrived from {_host(url)} ({_cause(error)})"
+            f"{damaged}; run this again to continue, or put the file there yourself"
+        ) from error
 
 
 def _store(response: HTTPResponse, part: Path, start: int, report: Callable[[int], None]) -> None:
@@ -112,16 +116,6 @@ def _extent(response: HTTPResponse) -> tuple[int, int | None]:
     if found is None:
         return -1, None
     return int(found[1]), None if found[2] == "*" else int(found[2])
-
-
-def _describe_interruption(url: str, target: Path, arrived: int, total: int | None, error: Exception) -> str:
-    length = "an unknown length" if total is None else _format_bytes(total)
-    disk_full = "free space on the disk and " if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) else ""
-    damaged = "; the file that is there is damaged" if target.exists() else ""
-    return (
-        f"{target}: {_format_bytes(arrived)} of {length} have arrived from {_host(url)} ({_cause(error)}){damaged}; "
-        f"{disk_full}run this again to continue, or put the file there yourself"
-    )
 
 
 def _cause(error: Exception) -> str:

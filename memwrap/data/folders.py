@@ -18,8 +18,8 @@ from memwrap.data.dataset import DataSet, Images, InMemoryImages, LabelledImages
 from memwrap.data.decoding import MODES, image_size
 from memwrap.data.layout import LabelledFile, Layout, parse_layout
 from memwrap.data.progress import Report
-from memwrap.data.scan import ImageSource, Scan, ScannedImage, scan_images
-from memwrap.data.streaming import StreamedImages
+from memwrap.data.scan import Scan, ScannedImage, scan_images
+from memwrap.data.streaming import ImageSource, StreamedImages
 from memwrap.errors import DataError
 
 AUTO_SIZE_LIMIT = 64
@@ -124,7 +124,7 @@ def _labelled_images(
     """The scanned images, which are the first rows of the pixels."""
     names = tuple(image.name for image in scanned)
     labels = torch.tensor([image.label for image in scanned], dtype=torch.int64)
-    streamed = StreamedImages(source.container, names, source.shape, source.fit, workers)
+    streamed = StreamedImages(source, names, workers)
     images: Images = streamed if pixels is None else InMemoryImages(pixels[: len(scanned)])
     return LabelledImages(images, labels, names)
 

@@ -20,12 +20,28 @@ from memwrap.storage.locks import alone
 
 Arrays = tuple[Tensor, Tensor]  # pixels uint8 (N, C, H, W), labels int64 (N,), both contiguous
 
+PUBLISHED = ("digits", "svhn", "cifar10", "cinic10")
+
 DIGITS = tuple("0123456789")
 CINIC10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 CINIC10_IMAGES = 90_000  # in each of its splits
 CLASS_NAMES = {"svhn": DIGITS, "cifar10": CINIC10, "cinic10": CINIC10}
 
 _T = TypeVar("_T")
+
+
+def open_published(name: str, root: Path, read: Callable[[Path], DataSet], progress: Progress | None) -> DataSet:
+    """Open one of PUBLISHED. root: where its files are stored or downloaded to. read: reads a folder of images."""
+    match name:
+        case "digits":
+            return digits()
+        case "svhn":
+            return svhn(root, progress)
+        case "cifar10":
+            return cifar10(root, progress)
+        case "cinic10":
+            return cinic10(root, read)
+    raise DataError(f"{name!r} is not a published data set; expected one of {', '.join(PUBLISHED)}")
 
 
 def digits() -> DataSet:

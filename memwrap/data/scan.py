@@ -10,22 +10,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from memwrap.data.containers import Container, ZipArchive
+from memwrap.data.containers import ZipArchive
 from memwrap.data.decoding import BOMB, decode
 from memwrap.data.layout import LabelledFile, Layout
 from memwrap.data.progress import Report
+from memwrap.data.streaming import ImageSource
 from memwrap.errors import DataError
 
 READ_AHEAD = 32  # images decoded and not yet recorded, at most
-
-
-@dataclass(frozen=True)
-class ImageSource:
-    """A folder or zip, and the shape (C, H, W) that its images are brought to."""
-
-    container: Container
-    shape: tuple[int, int, int]
-    fit: str
 
 
 @dataclass(frozen=True)

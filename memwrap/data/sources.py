@@ -10,11 +10,9 @@ import platformdirs
 from memwrap.data.dataset import DataSet
 from memwrap.data.folders import read_folder
 from memwrap.data.progress import Progress, track_progress
-from memwrap.data.published import cifar10, cinic10, digits, svhn
+from memwrap.data.published import PUBLISHED, open_published
 from memwrap.data.resizing import resize
 from memwrap.errors import DataError
-
-PUBLISHED = ("digits", "svhn", "cifar10", "cinic10")
 
 
 def open_data(
@@ -58,15 +56,7 @@ def open_data(
     if source not in PUBLISHED:
         return read(_find_path(source))
     folder = _expand_home(root) if root else default_root()
-    match source:
-        case "digits":
-            data = digits()
-        case "svhn":
-            data = svhn(folder, progress)
-        case "cifar10":
-            data = cifar10(folder, progress)
-        case _:
-            data = cinic10(folder, read)
+    data = open_published(source, folder, read, progress)
     return _warn_of_namesake(data if size is None else resize(data, size, hold_bytes))
 
 

@@ -17,32 +17,39 @@ from memwrap.errors import DataError, brief
 ENOUGH_FOR_WORKERS = 256
 
 
-class StreamedImages:
-    """Images of a container, decoded to one shape on demand.
+@dataclass(frozen=True)
+class ImageSource:
+    """A folder or zip, and the shape (C, H, W) that its images are decoded to; see `decoding.fit_image` for `fit`."""
 
-    fit: see `decoding.fit_image`. workers: processes that read; 0 reads in this process. The pixels are the same for
-    any number.
+    container: Container
+    shape: tuple[int, int, int]
+    fit: str
+
+
+class StreamedImages:
+    """Images of a folder or zip, decoded on demand.
+
+    workers: processes that read; 0 reads in this process. The pixels are the same for any number.
     """
 
-    def __init__(
-        self, container: Container, names: Sequence[str], shape: tuple[int, int, int], fit: str, workers: int
-    ) -> None:
-        self.container = container
+    def __init__(self, source: ImageSource, names: Sequence[str], workers: int) -> None:
+        self.source = source
         self.names = tuple(names)
-        self.shape = shape
-        self.fit = fit
         self.workers = workers
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return self.source.shape
 
     def __len__(self) -> int:
         return len(self.names)
 
     def at(self, indices: Tensor) -> "StreamedImages":
-        names = [self.names[index] for index in indices.tolist()]
-        return StreamedImages(self.container, names, self.shape, self.fit, self.workers)
+        return StreamedImages(self.source, [self.names[index] for index in indices.tolist()], self.workers)
 
     def batches(self, indices: Iterable[Tensor]) -> Iterator[Tensor]:
         """For each tensor of indices (n,) the images, uint8 (n, C, H, W); workers read a few batches ahead."""
-        reader = _BatchReader(self.container, self.names, self.shape, self.fit)
+        reader = _BatchReader(self.source, self.names)
         first, rest = _take_enough(iter(indices)) if self.workers else (None, iter(indices))
         lists = (rows.tolist() for rows in chain(first or [], rest))
         for batch in map(reader.__getitem__, lists) if first is None else _read_by_workers(reader, lists, self.workers):
@@ -55,20 +62,19 @@ class StreamedImages:
 class _BatchReader(Dataset[Tensor | str]):
     """What the worker processes get."""
 
-    container: Container
+    source: ImageSource
     names: tuple[str, ...]
-    shape: tuple[int, int, int]
-    fit: str
 
     def __getitem__(self, indices: list[int]) -> Tensor | str:
         """The images uint8 (n, C, H, W), or a message on the first bad one: DataLoader would wrap an exception."""
-        pixels = torch.empty((len(indices), *self.shape), dtype=torch.uint8)
+        container, shape = self.source.container, self.source.shape
+        pixels = torch.empty((len(indices), *shape), dtype=torch.uint8)
         for row, index in enumerate(indices):
             name = self.names[index]
             try:
-                pixels[row] = decode_image(self.container.read(name), self.shape, self.fit)
+                pixels[row] = decode_image(container.read(name), shape, self.source.fit)
             except DataError as error:
-                return f"{self.container.path}: {name}: {error}; was it changed or moved after the data were opened?"
+                return f"{container.path}: {name}: {error}; was it changed or moved after the data were opened?"
         return pixels
 
 

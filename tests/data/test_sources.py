@@ -12,12 +12,12 @@ import pytest
 import torch
 from PIL import Image
 
-from memwrap.data import sources
+from memwrap.data import published, sources
 from memwrap.data.dataset import DataSet, InMemoryImages, LabelledImages
 from memwrap.data.progress import Report
-from memwrap.data.published import CINIC10, digits
+from memwrap.data.published import CINIC10, PUBLISHED, digits
 from memwrap.data.resizing import ResizedImages, resize
-from memwrap.data.sources import PUBLISHED, default_root, open_data
+from memwrap.data.sources import default_root, open_data
 from memwrap.errors import DataError
 
 OPTIONS = {
@@ -80,7 +80,7 @@ def test_every_published_name_leads_to_its_reader(tmp_path: Path, monkeypatch: p
         return DataSet(name, (), two_images(32), None, "", {"root": None})
 
     for name in PUBLISHED:
-        monkeypatch.setattr(sources, name, lambda *arguments, name=name: named(name, *arguments))
+        monkeypatch.setattr(published, name, lambda *arguments, name=name: named(name, *arguments))
     assert [open_data(name).name for name in PUBLISHED] == list(PUBLISHED)
 
 

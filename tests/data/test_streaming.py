@@ -17,7 +17,7 @@ from torch import Tensor
 
 from memwrap.data import streaming
 from memwrap.data.containers import open_container
-from memwrap.data.streaming import StreamedImages
+from memwrap.data.streaming import ImageSource, StreamedImages
 from memwrap.errors import DataError
 
 COUNT = 300
@@ -44,7 +44,8 @@ def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def images(source: Path, workers: int) -> StreamedImages:
-    return StreamedImages(open_container(source), [f"{n}.png" for n in range(COUNT)], SHAPE, "crop", workers)
+    names = [f"{n}.png" for n in range(COUNT)]
+    return StreamedImages(ImageSource(open_container(source), SHAPE, "crop"), names, workers)
 
 
 def workers_alive() -> int:
