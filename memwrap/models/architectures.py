@@ -1,4 +1,4 @@
-"""What a classifier is, as data: enough to build it again without its weights, for those that have a name.
+"""A classifier's architecture as data, from which it can be built again without its weights.
 
 Ours and timm's are built by `encoders.create`, torchvision's by their builders, transformers' from their configuration.
 Nothing of this is code, and building from it reads no weights and asks no network.
@@ -29,7 +29,7 @@ _FETCHING = re.compile(r"_implementation$|^quantization_config$|backbone|^model_
 
 @dataclass(frozen=True)
 class Architecture:
-    """A classifier's name and arguments, as they stand in a saved model."""
+    """A classifier's name and arguments, as a saved model stores them."""
 
     source: str  # "encoders", "torchvision" or "transformers"
     name: str
@@ -37,7 +37,7 @@ class Architecture:
 
 
 def describe(encoder: nn.Module, layer: str, num_classes: int, channels: int) -> Architecture | None:
-    """The architecture that builds a classifier which becomes `encoder` once `layer` is taken out; None if unknown.
+    """The architecture of the classifier that becomes `encoder` once `layer` is removed; None if unknown.
 
     num_classes, channels: what the classifier gave and takes.
     """
@@ -172,7 +172,7 @@ def _build_torchvision(name: str, arguments: dict[str, Any]) -> nn.Module:
 def _build_transformers(name: str, arguments: dict[str, Any]) -> nn.Module:
     import transformers
 
-    # Of all that the library can build only image classifiers of its own; a wrapped timm model may fetch weights.
+    # Only the library's own image classifiers; a wrapped timm model may fetch weights.
     kind = getattr(transformers, name, None) if "ForImageClassification" in name and "Timm" not in name else None
     if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
         raise ValueError("transformers has no image classifier of that name")

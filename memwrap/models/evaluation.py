@@ -1,7 +1,7 @@
-"""How good a model is, from encodings: every image has been encoded once, and what follows are small matrix products.
+"""Scores of a model from encodings: every image is encoded once, and the rest is small matrix products.
 
-Results are JSON values, shares from 0 to 1. Two accuracies are told apart: with the remembered memory, which is what
-`predict` uses, and with memories drawn at random for each batch, which is how the paper measures.
+Results are JSON values; shares go from 0 to 1. There are two accuracies: with the remembered memory, as `predict` uses
+it, and with memories drawn at random for each batch, as the paper measures.
 """
 
 import math
@@ -21,15 +21,15 @@ from memwrap.nn.layer import MemoryWrap, Reading
 from memwrap.nn.similarity import SCORES_AT_ONCE
 from memwrap.nn.tracing import checks_disabled
 
-# The paper's: test batches of 500, a new memory for each, and the whole five times.
+# As in the paper: test batches of 500, a new memory for each, and five repeats.
 BATCH_SIZE = 500
 REPEATS = 5
-BATCHES_AT_ONCE = 20  # on a GPU, which one batch leaves idle, unless its memory is large
+BATCHES_AT_ONCE = 20  # on a GPU, where one batch with a small memory is too little work
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """Images as a model has encoded them, encodings (N, D), and their labels (N,), on the same device."""
+    """Encoded images: encodings (N, D) and labels (N,), on the same device."""
 
     encodings: Tensor
     labels: Tensor
@@ -39,28 +39,29 @@ class Encoded:
 
 
 def standard_scores(layer: nn.Module, test: Encoded) -> dict[str, Any]:
-    """Of a classifier without a memory."""
-    return _judgement(_in_batches(layer, test.encodings), test.labels)
+    """Scores of a classifier without a memory."""
+    logits = torch.cat([layer(batch) for batch in torch.split(test.encodings, BATCH_SIZE)])
+    return _classification_scores(logits, test.labels)
 
 
 def remembered_scores(
     layer: MemoryWrap, test: Encoded, memory: Encoded, memory_predictions: Tensor | None
 ) -> dict[str, Any]:
-    """With one memory for all. memory_predictions (M,): the model's own class for each of its samples, if known."""
+    """Scores with one memory for all inputs. memory_predictions (M,): the model's class for each memory sample."""
     batches = torch.split(test.encodings, BATCH_SIZE)
     parts = [_part(layer.read(batch, memory.encodings), memory_predictions) for batch in batches]
     found = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-    judgement = {"memory_size": len(memory), **_judgement(found["logits"], test.labels)}
+    scores = {"memory_size": len(memory), **_classification_scores(found["logits"], test.labels)}
     if memory_predictions is None:
-        return judgement
+        return scores
     flags, outcome = found["doubtful"], (metrics.predict_classes(found["logits"]), test.labels)
     one_minus_confidence = metrics.one_minus_confidence(found["logits"])
     return {
-        **judgement,
+        **scores,
         **asdict(metrics.explanation_scores(flags, *outcome)),
         "majority_vote_accuracy": metrics.accuracy(found["votes"], test.labels),
         "selective": {
-            **judgement["selective"],
+            **scores["selective"],
             "counterfactual_weight": asdict(metrics.selective_scores(found["counterfactual_weight"], *outcome)),
             "flag": asdict(metrics.flag_scores(flags, one_minus_confidence, *outcome)),
         },
@@ -69,7 +70,7 @@ def remembered_scores(
 
 
 def _part(reading: Reading, memory_predictions: Tensor | None) -> dict[str, Tensor]:
-    """What is kept of a batch: small tensors whose first dimension joins them, (B, ...), or (1, M) for a sum."""
+    """What is kept of a batch: small tensors (B, ...) to concatenate, or (1, M) to sum."""
     if memory_predictions is None:
         return {"logits": reading.logits}
     predictions, weights = metrics.predict_classes(reading.logits), reading.weights
@@ -84,73 +85,73 @@ def _part(reading: Reading, memory_predictions: Tensor | None) -> dict[str, Tens
 
 
 def drawn_scores(layer: MemoryWrap, test: Encoded, source: Encoded, draws: Tensor) -> dict[str, Any]:
-    """With memories drawn from a source of training images, as the paper measures: the mean and spread over repeats.
+    """Scores with memories drawn from training images, as the paper measures: mean and spread over repeats.
 
-    draws (n, M): as `draws_of` makes them. A batch has one draw for its memory, and another by which the memory's own
-    predictions are made.
+    draws (n, M): from `draw_memories`. A batch takes one draw as its memory, and another to predict the class of each
+    sample of that memory.
     """
     memory_size = draws.shape[1]
     in_turn = iter(draws.to(source.labels.device))
-    repeats = [_drawn_once(layer, test, source, memory_size, in_turn) for _ in range(REPEATS)]
+    repeats = [_scores_of_repeat(layer, test, source, memory_size, in_turn) for _ in range(REPEATS)]
     return {
         "memory_size": memory_size,
         "drawn_from": len(source),
         "batch_size": BATCH_SIZE,
-        **{name: _summary([repeat[name] for repeat in repeats]) for name in repeats[0]},
+        **{name: _summarize([repeat[name] for repeat in repeats]) for name in repeats[0]},
     }
 
 
-def draws_of(inputs: int, labels: Tensor, memory_size: int, generator: torch.Generator) -> Tensor:
-    """All draws of `drawn_scores` for so many inputs, two for each batch, from images with these labels (N,): (n, M)"""
+def draw_memories(inputs: int, labels: Tensor, memory_size: int, generator: torch.Generator) -> Tensor:
+    """All draws that `drawn_scores` needs, two for each batch, from images with these labels (N,): (n, M)"""
     sampler, labels = RandomMemory(memory_size), labels.cpu()
     draws = 2 * REPEATS * math.ceil(inputs / BATCH_SIZE)
     return torch.stack([sampler.draw(labels, labels, generator) for _ in range(draws)])
 
 
-def _drawn_once(
+def _scores_of_repeat(
     layer: MemoryWrap, test: Encoded, source: Encoded, memory_size: int, draws: Iterator[Tensor]
 ) -> dict[str, float | None]:
     def read(batch: Tensor, memory: Tensor, others: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Logits, weights and the memory's own predictions, (B, C), (B, M), (B, M)"""
+        """Logits (B, C), weights (B, M), and the predictions of the memory (B, M)"""
         reading = layer.read(batch, memory)
         return reading.logits, reading.weights, first_argmax(layer(memory, others)).expand(len(batch), -1)
 
     found = []
-    with checks_disabled():  # all at the end: on a GPU, each look would take longer than the batch
-        for batches in _groups(test.encodings, _batches_at_once(test.encodings, memory_size)):
+    with checks_disabled():  # values are checked once, at the end: on a GPU a check takes longer than a batch
+        for batches in _group_batches(test.encodings, _batches_at_once(test.encodings, memory_size)):
             pairs = [source.encodings[torch.stack([next(draws), next(draws)])] for _ in batches]
             memories, others = torch.stack(pairs, dim=1)
             found.append([each.flatten(0, 1) for each in vmap(read)(batches, memories, others)])
     all_logits, all_weights, memory_predictions = (torch.cat(each) for each in zip(*found, strict=True))
     check_logits(all_logits)
-    judged = metrics.predict_classes(all_logits)
-    doubtful = metrics.top_is_counterfactual(all_weights, judged, memory_predictions)
+    predictions = metrics.predict_classes(all_logits)
+    doubtful = metrics.top_is_counterfactual(all_weights, predictions, memory_predictions)
     votes = metrics.majority_vote(all_weights, memory_predictions, all_logits.shape[1])
     return {
-        "accuracy": metrics.accuracy(judged, test.labels),
-        **asdict(metrics.explanation_scores(doubtful, judged, test.labels)),
+        "accuracy": metrics.accuracy(predictions, test.labels),
+        **asdict(metrics.explanation_scores(doubtful, predictions, test.labels)),
         "majority_vote_accuracy": metrics.accuracy(votes, test.labels),
     }
 
 
 def _batches_at_once(encodings: Tensor, memory_size: int) -> int:
-    """As many as a GPU can well hold the scores of: those of the inputs, and those of the memory itself."""
+    """How many batches a GPU can hold the scores of, those of the memory's own predictions included."""
     if not encodings.is_cuda:
         return 1
     scores = memory_size * max(BATCH_SIZE, memory_size)
     return max(1, min(BATCHES_AT_ONCE, SCORES_AT_ONCE // scores))
 
 
-def _groups(encodings: Tensor, most: int) -> Iterator[Tensor]:
-    """Batches of one size, no more than so many at a time: (N, D) -> (n, B, D), until all have been given"""
+def _group_batches(encodings: Tensor, size: int) -> Iterator[Tensor]:
+    """Groups of up to `size` batches of equal length: (N, D) -> (n, B, D), one after the other"""
     whole = len(encodings) - len(encodings) % BATCH_SIZE
     if whole:
-        yield from torch.split(encodings[:whole].reshape(-1, BATCH_SIZE, encodings.shape[1]), most)
+        yield from torch.split(encodings[:whole].reshape(-1, BATCH_SIZE, encodings.shape[1]), size)
     if whole < len(encodings):
         yield encodings[whole:].unsqueeze(0)
 
 
-def _judgement(logits: Tensor, labels: Tensor) -> dict[str, Any]:
+def _classification_scores(logits: Tensor, labels: Tensor) -> dict[str, Any]:
     predictions = metrics.predict_classes(logits)
     table = metrics.confusion(predictions, labels, logits.shape[1])
     return {
@@ -164,12 +165,8 @@ def _judgement(logits: Tensor, labels: Tensor) -> dict[str, Any]:
     }
 
 
-def _in_batches(layer: nn.Module, encodings: Tensor) -> Tensor:
-    return torch.cat([layer(batch) for batch in torch.split(encodings, BATCH_SIZE)])
-
-
-def _summary(values: Sequence[float | None]) -> dict[str, Any]:
-    """Mean and spread of the repeats that have a value; a repeat without counterfactuals has no accuracy on them."""
+def _summarize(values: Sequence[float | None]) -> dict[str, Any]:
+    """Mean and spread of the repeats that have a value: without counterfactuals there is no accuracy on them."""
     known = [value for value in values if value is not None]
     if not known:
         return {"mean": None, "spread": None, "repeats": list(values)}

@@ -1,4 +1,4 @@
-"""A trained model over many images: each is encoded once, and everything else is small matrix products."""
+"""A trained model on many images: each is encoded once, and the rest is small matrix products."""
 
 from collections.abc import Iterator
 from typing import cast
@@ -37,15 +37,15 @@ def remember(model: MemoryClassifier, images: Images, labels: Tensor) -> None:
     model.remember(model.get_transform()(pixels.to(model.reference.device)), labels)
 
 
-def accuracy_with_a_drawn_memory(
-    model: EncoderModel, judged: LabelledImages, training: LabelledImages, size: int, generator: torch.Generator
+def accuracy_with_drawn_memory(
+    model: EncoderModel, test: LabelledImages, training: LabelledImages, size: int, generator: torch.Generator
 ) -> float:
-    """The accuracy on labelled images with one memory of so many training images, drawn at random."""
-    encodings = encode_all(model, judged.images)
+    """Accuracy on labelled images, with one memory of `size` training images drawn at random."""
+    encodings = encode_all(model, test.images)
     with evaluation_mode(model):
         if isinstance(model, MemoryClassifier):
             chosen = RandomMemory(size).draw(training.labels, training.labels, generator)
             logits = model.layer(encodings, encode_all(model, training.images.at(chosen)))
         else:
             logits = cast(nn.Module, model.layer)(encodings)
-    return accuracy(predict_classes(logits).cpu(), judged.labels)
+    return accuracy(predict_classes(logits).cpu(), test.labels)

@@ -17,7 +17,7 @@ def preserve_modes(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         for module, training in modes.items():
-            if module.training != training:  # which is quickly asked, while a module takes its time to be written to
+            if module.training != training:  # comparing is fast, writing to a module is slow
                 module.training = training
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from memwrap.data import DataSet, Images, LabelledImages, generator
 from memwrap.models.base import EncoderModel
 from memwrap.models.classifier import MemoryClassifier
-from memwrap.models.evaluation import Encoded, drawn_scores, draws_of
+from memwrap.models.evaluation import Encoded, draw_memories, drawn_scores
 from memwrap.models.inference import encode_all
 from memwrap.runs.splits import Splits
 from memwrap.training.settings import ResolvedSettings
@@ -50,7 +50,9 @@ def scores_by_source(
     labels = source.labels[order]
 
     draws = {
-        name: draws_of(len(test), labels[places], settings.memory_size, generator(settings.seed, "evaluation", number))
+        name: draw_memories(
+            len(test), labels[places], settings.memory_size, generator(settings.seed, "evaluation", number)
+        )
         for number, (name, places) in enumerate(sources.items())
     }
     needed = torch.cat([sources[name][draws[name].flatten()] for name in sources]).bincount().nonzero().squeeze(1)

@@ -13,7 +13,7 @@ from torch import Tensor
 from memwrap.data import BalancedMemory, DataSet, LabelledImages, check_size, generator
 from memwrap.errors import DataError, NonFiniteError, RunError, SaveError, TrainingError, brief
 from memwrap.models.classifier import MemoryClassifier
-from memwrap.models.inference import accuracy_with_a_drawn_memory, remember
+from memwrap.models.inference import accuracy_with_drawn_memory, remember
 from memwrap.models.loading import Model
 from memwrap.runs.folder import (
     METRICS,
@@ -121,7 +121,7 @@ class RunTraining:
 
     def _validation_accuracy(self, epoch: int) -> float:
         settings = self.run.settings
-        return accuracy_with_a_drawn_memory(
+        return accuracy_with_drawn_memory(
             self.model,
             self.run.splits.of(self.data, "validation"),
             self._training_images(),

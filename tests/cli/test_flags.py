@@ -33,6 +33,7 @@ VALUES: dict[str, Any] = {
     "variant": "only_memory",
     "head": "linear",
     "project": 5,
+    "scale": 2.0,
     "pretrained": True,
     "weights": "",  # made by the test
     "freeze": True,

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from memwrap.errors import SettingsError
 from memwrap.models import evaluation
-from memwrap.models.evaluation import Encoded, drawn_scores, draws_of, remembered_scores, standard_scores
+from memwrap.models.evaluation import Encoded, draw_memories, drawn_scores, remembered_scores, standard_scores
 from memwrap.nn.layer import MemoryWrap
 
 CLASSES = 3
@@ -196,7 +196,7 @@ def seeded(seed: int) -> torch.Generator:
 
 def drawn(layer: MemoryWrap, test: Encoded, source: Encoded, size: int, generator: torch.Generator) -> dict[str, Any]:
     """With draws of that size."""
-    return drawn_scores(layer, test, source, draws_of(len(test), source.labels, size, generator))
+    return drawn_scores(layer, test, source, draw_memories(len(test), source.labels, size, generator))
 
 
 @pytest.mark.parametrize(

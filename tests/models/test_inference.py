@@ -7,7 +7,7 @@ from torch.testing import assert_close
 import memwrap
 from memwrap.data import InMemoryImages, LabelledImages, RandomMemory, Transform
 from memwrap.errors import SettingsError
-from memwrap.models.inference import accuracy_with_a_drawn_memory, encode_all, remember
+from memwrap.models.inference import accuracy_with_drawn_memory, encode_all, remember
 from memwrap.models.loading import Model
 from memwrap.nn.modes import evaluation_mode
 from tests import networks
@@ -47,7 +47,7 @@ def test_modes_weights_and_statistics_stay_as_they_were(pixels: torch.Tensor) ->
     modes = {name: module.training for name, module in model.named_modules()}
     encode_all(model, InMemoryImages(pixels))
     remember(model, InMemoryImages(pixels), torch.arange(COUNT) % networks.CLASSES)
-    accuracy_with_a_drawn_memory(model, labelled(pixels), labelled(pixels), 5, torch.Generator())
+    accuracy_with_drawn_memory(model, labelled(pixels), labelled(pixels), 5, torch.Generator())
     assert {name: model.get_submodule(name).training for name in modes} == modes
     assert_close(model.state_dict(), before, atol=0, rtol=0)
 
@@ -85,7 +85,7 @@ def test_accuracy_is_that_of_the_model_called_with_the_drawn_memory(variant: str
     labels = torch.tensor([(label + (row < wrong)) % networks.CLASSES for row, label in enumerate(predictions)])
     images = LabelledImages(InMemoryImages(judged), labels, ("",) * 100)
     found = [
-        accuracy_with_a_drawn_memory(model, images, training, 7, torch.Generator().manual_seed(seed)) for seed in (2, 3)
+        accuracy_with_drawn_memory(model, images, training, 7, torch.Generator().manual_seed(seed)) for seed in (2, 3)
     ]
     assert found[0] == (100 - wrong) / 100
     assert found[1] != found[0]  # the memory matters
@@ -94,11 +94,11 @@ def test_accuracy_is_that_of_the_model_called_with_the_drawn_memory(variant: str
 def test_the_plain_classifier_s_accuracy_needs_no_memory(pixels: torch.Tensor) -> None:
     model = new_model("standard")
     nothing = labelled(pixels[:0])
-    found = accuracy_with_a_drawn_memory(model, labelled(pixels), nothing, 100, torch.Generator())
+    found = accuracy_with_drawn_memory(model, labelled(pixels), nothing, 100, torch.Generator())
     predictions = model.eval()(model.transform(pixels)).argmax(1)
     assert found == float((predictions == torch.arange(COUNT) % networks.CLASSES).double().mean())
 
 
 def test_a_memory_larger_than_the_training_images_is_refused(pixels: torch.Tensor) -> None:
     with pytest.raises(SettingsError, match="memory_size is 12, but there are 11 training images"):
-        accuracy_with_a_drawn_memory(new_model(), labelled(pixels), labelled(pixels), 12, torch.Generator())
+        accuracy_with_drawn_memory(new_model(), labelled(pixels), labelled(pixels), 12, torch.Generator())

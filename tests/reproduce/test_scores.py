@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from memwrap.data import digits, generator
-from memwrap.models.evaluation import Encoded, drawn_scores, draws_of
+from memwrap.models.evaluation import Encoded, draw_memories, drawn_scores
 from memwrap.models.inference import encode_all
 from memwrap.reproduce.scores import metrics_of, published_share
 from memwrap.runs.training import new_training
@@ -51,7 +51,7 @@ def test_scores_are_those_of_memories_with_so_few_trained_images(published: int)
     test = Encoded(encode_all(model, judged.images), judged.labels)
     with torch.no_grad():
         expected = drawn_scores(
-            model.layer, test, source, draws_of(len(test), source.labels, size, generator(0, "evaluation", 2))
+            model.layer, test, source, draw_memories(len(test), source.labels, size, generator(0, "evaluation", 2))
         )
     assert found["published_share"] == expected
     assert len(set(expected["explanation_accuracy"]["repeats"])) > 1, "scores tell draws apart"

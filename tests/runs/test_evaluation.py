@@ -13,7 +13,7 @@ from PIL import Image
 
 from memwrap.data import DataSet, LabelledImages, digits, generator
 from memwrap.errors import DataError, RunError
-from memwrap.models.evaluation import Encoded, drawn_scores, draws_of
+from memwrap.models.evaluation import Encoded, draw_memories, drawn_scores
 from memwrap.models.loading import Model
 from memwrap.models.prediction import Prediction, predict_files
 from memwrap.runs.evaluation import evaluate_run, finished_model, labelled_like
@@ -160,7 +160,7 @@ def test_memories_are_drawn_from_the_training_subset_and_from_all_but_test_and_v
     for number, (name, source) in enumerate(sources.items()):
         with torch.no_grad():
             inputs, images = encoded(model, test), encoded(model, *source)
-            draws = draws_of(len(inputs), images.labels, 20, generator(4, "evaluation", number))
+            draws = draw_memories(len(inputs), images.labels, 20, generator(4, "evaluation", number))
             expected = drawn_scores(model.layer, inputs, images, draws)
         assert record["drawn"][name] == expected
 

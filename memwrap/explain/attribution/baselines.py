@@ -1,4 +1,4 @@
-"""Baselines: images that show nothing, from which a pixel's part in a prediction is counted."""
+"""Baselines: images that show nothing, relative to which pixels are attributed."""
 
 import math
 
@@ -15,7 +15,7 @@ BASELINES = ("white", "black", "mean", "blur")
 BLUR = 1 / 8  # the deviation of the blur, as a part of the shorter side
 
 
-def baseline_of(name: str, images: Tensor, model: ExplainableModel) -> Tensor:
+def make_baseline(name: str, images: Tensor, model: ExplainableModel) -> Tensor:
     """images (..., C, H, W) as the model takes them -> the baseline of each, of the same shape.
 
     "white" and "black" are those colours, as the model's transform normalises them; the published code takes 1.0 for
@@ -26,12 +26,12 @@ def baseline_of(name: str, images: Tensor, model: ExplainableModel) -> Tensor:
     if name == "mean":
         return torch.zeros_like(images)
     if name == "blur":
-        return _blurred(images)
+        return _blur(images)
     return _colour(255 if name == "white" else 0, images, model)
 
 
 def check_baseline(name: str) -> None:
-    """One of those that are known."""
+    """An InputError for an unknown baseline."""
     if name not in BASELINES:
         raise InputError(f"baseline is {name!r}; expected one of {', '.join(BASELINES)}")
 
@@ -42,7 +42,7 @@ def _colour(pixel: int, images: Tensor, model: ExplainableModel) -> Tensor:
     return normalize(torch.full_like(images, pixel), transform.mean, transform.std).to(images.dtype)
 
 
-def _blurred(images: Tensor) -> Tensor:
+def _blur(images: Tensor) -> Tensor:
     """(..., H, W) -> the same after a Gaussian blur, with images that go on beyond their borders as in a mirror"""
     side = min(images.shape[-2:])
     deviation = BLUR * side

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from memwrap.errors import InputError
-from memwrap.explain.attribution.baselines import baseline_of
+from memwrap.explain.attribution.baselines import make_baseline
 from memwrap.explain.attribution.pixels import pixel_scores
 from memwrap.explain.model import ExplainableModel
 from memwrap.metrics import predict_classes
@@ -49,7 +49,7 @@ def deletion(
     scores = pixel_scores(attributions.detach()).flatten()
     order = scores.argsort(descending=True, stable=True)
     orders = [torch.randperm(len(scores), generator=generator).to(order.device) for _ in range(random_orders)]
-    empty = baseline_of(baseline, image, model)
+    empty = make_baseline(baseline, image, model)
     with evaluation_mode(model):
         target = int(predict_classes(model(image.unsqueeze(0))))
         curve = _curve(model, image, empty, order, target)

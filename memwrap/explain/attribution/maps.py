@@ -9,19 +9,19 @@ import torch
 from torch import Tensor
 
 from memwrap.errors import InputError
-from memwrap.explain.attribution.baselines import baseline_of, check_baseline
-from memwrap.explain.attribution.explained import Explained, explained, with_gradients
+from memwrap.explain.attribution.baselines import check_baseline, make_baseline
 from memwrap.explain.attribution.methods import (
     INTEGRATED_GRADIENTS,
     ONE_SHOT,
     ROWS,
     Attributions,
-    Room,
+    PassLimit,
     captum_attr,
     check_method,
+    first_limit,
     integrated_gradients,
-    room_on,
 )
+from memwrap.explain.attribution.predicted_logit import PredictedLogit, predicted_logit, with_gradients
 from memwrap.explain.model import ExplainableModel
 from memwrap.nn.checks import check_images, check_sizes
 
@@ -72,42 +72,42 @@ def heatmaps(
     and get a map of their own; an empty list explains the image alone. None takes the strongest, as many as `shown`
     says, and all if that is None. Steps along the path are doubled until the relative error is below `tolerance`, or
     there are `max_steps` of them. at_once: how many images a pass encodes at most, None for what suits the device; it
-    becomes fewer when there is no room for them. progress(done, total) is called after each image.
+    is halved when the device runs out of memory. progress(done, total) is called after each image.
     """
     _check(model, images, samples, tolerance)
     check_sizes(shown=shown, max_steps=max_steps, at_once=at_once)
     check_method(method)
     check_baseline(baseline)
     captum_attr()
-    room = room_on(model.reference.device, images) if at_once is None else Room(at_once)
+    limit = first_limit(model.reference.device, images) if at_once is None else PassLimit(at_once)
     found = []
     with with_gradients(model):
         # All first, so that what is wrong with the last image is said before the work for the others.
         tasks = [
-            explained(model, image, shown, None if samples is None else samples[row], f"samples[{row}]")
+            predicted_logit(model, image, shown, None if samples is None else samples[row], f"samples[{row}]")
             for row, image in enumerate(images)
         ]
         for task in tasks:
-            found.append(_attribution(task, method, baseline, tolerance, max_steps, room))
+            found.append(_attribution(task, method, baseline, tolerance, max_steps, limit))
             if progress is not None:
                 progress(len(found), len(tasks))
     return found
 
 
 def _attribution(
-    task: Explained, method: str, baseline: str, tolerance: float, max_steps: int, room: Room
+    task: PredictedLogit, method: str, baseline: str, tolerance: float, max_steps: int, limit: PassLimit
 ) -> Attribution:
     arguments = task.arguments()
-    baselines = tuple(baseline_of(baseline, argument, task.model) for argument in arguments)
+    baselines = tuple(make_baseline(baseline, argument, task.model) for argument in arguments)
     images_in_row = 1 + len(task.moved)
-    at_input, at_baseline = room.run(lambda _: _ends(task, arguments, baselines), images_in_row, most=1)
+    at_input, at_baseline = limit.run(lambda _: _ends(task, arguments, baselines), images_in_row, most=1)
     steps = error = relative_error = None
     if method == INTEGRATED_GRADIENTS:
         change = at_input - at_baseline
-        attributions, steps = _integrated(task, baselines, change, tolerance, max_steps, room)
+        attributions, steps = _integrated(task, baselines, change, tolerance, max_steps, limit)
         error, relative_error = completeness(attributions, change)
     else:
-        attributions = room.run(lambda rows: ONE_SHOT[method](task, baselines, rows), images_in_row, most=ROWS)
+        attributions = limit.run(lambda rows: ONE_SHOT[method](task, baselines, rows), images_in_row, most=ROWS)
     return Attribution(
         method=method,
         baseline=baseline,
@@ -126,12 +126,12 @@ def _attribution(
 
 
 def _integrated(
-    task: Explained, baselines: Attributions, change: float, tolerance: float, max_steps: int, room: Room
+    task: PredictedLogit, baselines: Attributions, change: float, tolerance: float, max_steps: int, limit: PassLimit
 ) -> tuple[Attributions, int]:
     """Integrated gradients with as few steps as the tolerance takes, of which there may be `max_steps`; how many."""
     steps = min(FIRST_STEPS, max_steps)
     while True:
-        attributions = room.run(partial(integrated_gradients, task, baselines, steps), 1 + len(task.moved), most=steps)
+        attributions = limit.run(partial(integrated_gradients, task, baselines, steps), 1 + len(task.moved), most=steps)
         if completeness(attributions, change)[1] < tolerance or steps == max_steps:
             return attributions, steps
         steps = min(2 * steps, max_steps)
@@ -146,7 +146,7 @@ def completeness(attributions: Attributions, change: float) -> tuple[float, floa
     return error, error / max(abs(change), 1.0)
 
 
-def _ends(task: Explained, arguments: Attributions, baselines: Attributions) -> tuple[float, float]:
+def _ends(task: PredictedLogit, arguments: Attributions, baselines: Attributions) -> tuple[float, float]:
     """f at the arguments and at their baselines."""
     with torch.no_grad():
         return float(task(*arguments)), float(task(*baselines))

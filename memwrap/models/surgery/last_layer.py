@@ -1,8 +1,8 @@
-"""Finding the last layer of any classifier, or saying why there is none that a memory can replace.
+"""Find the last layer of any classifier.
 
-Neither the order of registration nor a layer's width tells which one is last. So the classifier is run on a small
-probe: the layer must be called once and take one vector for each image, and whatever it is made to put out must be what
-the model puts out, in evaluation and in training. Otherwise the classifier is refused, with each candidate's reason.
+Neither the order of registration nor a layer's width shows which layer is last. So the classifier is run on a small
+probe: the layer must be called once and take one vector per image, and whatever output it is given must be the model's
+output, in evaluation and in training. Otherwise the classifier is refused, with a reason for each candidate.
 """
 
 from collections.abc import Callable
@@ -40,7 +40,7 @@ class _Record:
 
 
 def find_last_layer(classifier: nn.Module, images: Tensor, layer: str | None = None) -> LastLayer:
-    """The layer of `classifier` that can be replaced; a WrapError says why there is none.
+    """The layer of `classifier` that can be replaced; a WrapError, with reasons, if there is none.
 
     images: the probe (B, channels, H, W) that the classifier can take. layer: look at this one only.
     The classifier is run in both modes, which changes its statistics: give a copy.
@@ -64,7 +64,7 @@ def find_last_layer(classifier: nn.Module, images: Tensor, layer: str | None = N
     if len(fit) == 1:
         return LastLayer(fit[0], records[fit[0]].inputs[0][1], logits.shape[1])
     if fit:
-        raise WrapError(f'several layers could be the last one: {_listing(fit)}; say which, as in layer="{fit[0]}"')
+        raise WrapError(f'several layers could be the last one: {_listing(fit)}; choose one, as in layer="{fit[0]}"')
     if layer is not None:
         raise WrapError(
             f"layer {layer!r} {objections[layer]}; a memory can replace only a layer whose output is the model's output"
@@ -75,7 +75,7 @@ def find_last_layer(classifier: nn.Module, images: Tensor, layer: str | None = N
 
 
 class _Constant(nn.Module):
-    """Stands in for a layer and puts out a given tensor, in the shape of the layer's input."""
+    """Replaces a layer and returns a given tensor, in the shape of the layer's input."""
 
     def __init__(self, value: Tensor) -> None:
         super().__init__()
@@ -147,7 +147,7 @@ def _objection(classifier: nn.Module, images: Tensor, name: str, record: _Record
 def _output_with(
     classifier: nn.Module, images: Tensor, name: str, replacement: nn.Module, training: bool
 ) -> Tensor | Exception:
-    """What the classifier puts out with another module in the layer's place."""
+    """The classifier's output with another module in the layer's place."""
     with replace_layer(classifier, name, replacement), preserve_buffers(classifier), torch.no_grad():
         classifier.train(training)
         try:

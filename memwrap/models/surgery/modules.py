@@ -1,4 +1,4 @@
-"""Operations on a classifier: copying it, running it, and putting another module in the place of a layer."""
+"""Copy a classifier, run it without side effects, and replace its layers."""
 
 import copy
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from memwrap.errors import WrapError, brief
 
 
 def get_logits(output: object) -> Tensor:
-    """The logits (B, C) in what a classifier returns: a tensor, or an object with `.logits` and perhaps others."""
+    """The logits (B, C) in a classifier's output: a tensor, or an object with `.logits`."""
     logits = output if isinstance(output, Tensor) else getattr(output, "logits", None)
     if not isinstance(logits, Tensor):
         raise WrapError(
@@ -21,7 +21,7 @@ def get_logits(output: object) -> Tensor:
 
 
 def copy_module(classifier: nn.Module) -> nn.Module:
-    """A copy that can be changed; a WrapError says why there can be none."""
+    """A deep copy of a classifier; a WrapError if it cannot be copied."""
     if not isinstance(classifier, nn.Module):
         raise WrapError(f"classifier is a {type(classifier).__name__}; expected a torch.nn.Module")
     # torch.compile's shell around a module; what is made of the copy can be compiled in its turn.
@@ -45,7 +45,7 @@ def copy_module(classifier: nn.Module) -> nn.Module:
 
 @contextmanager
 def forbid_calls(classifier: nn.Module) -> Iterator[None]:
-    """Refuses, with a WrapError, when a copy that runs meanwhile calls a module of the classifier it was made from."""
+    """Raise a WrapError if a copy of the classifier, run inside this context, calls a module of the original."""
 
     def refuse(name: str) -> None:
         raise WrapError(
@@ -65,14 +65,14 @@ def forbid_calls(classifier: nn.Module) -> Iterator[None]:
 
 
 def remove_layer(classifier: nn.Module, name: str) -> None:
-    """Put an identity in the place of the layer, so that the classifier returns that layer's input: the encodings."""
+    """Replace a layer by an identity, so that the classifier returns that layer's input: the encodings."""
     for parent, key in _places(classifier, name):
         parent._modules[key] = nn.Identity()
 
 
 @contextmanager
 def replace_layer(classifier: nn.Module, name: str, replacement: nn.Module) -> Iterator[None]:
-    """Another module in the layer's place, for a while."""
+    """Put another module in the layer's place inside this context."""
     layer, places = classifier.get_submodule(name), _places(classifier, name)
     try:
         for parent, key in places:
@@ -85,7 +85,7 @@ def replace_layer(classifier: nn.Module, name: str, replacement: nn.Module) -> I
 
 @contextmanager
 def preserve_buffers(classifier: nn.Module) -> Iterator[None]:
-    """Puts back what a pass in training mode changes: the statistics of batch normalisation, and the like."""
+    """Restore buffers afterwards, such as the statistics of batch normalisation that a training pass changes."""
     before = [(module._buffers, copy.deepcopy(module._buffers)) for module in classifier.modules()]
     try:
         yield
@@ -97,7 +97,7 @@ def preserve_buffers(classifier: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def perturb_parameters(classifier: nn.Module) -> Iterator[None]:
-    """Change every floating-point parameter a little, for a while."""
+    """Change every floating-point parameter a little inside this context."""
     before = [(each, each.detach().clone()) for each in classifier.parameters() if each.is_floating_point()]
     try:
         with torch.no_grad():
@@ -112,9 +112,9 @@ def perturb_parameters(classifier: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def preserve_random_state(model: nn.Module) -> Iterator[None]:
-    """Puts back the random numbers of the CPU and of the model's own cards, and touches no other card."""
-    cards = {parameter.get_device() for parameter in model.parameters() if parameter.is_cuda}
-    with torch.random.fork_rng(devices=sorted(cards)):
+    """Restore the random state of the CPU and of the model's GPUs afterwards."""
+    gpus = {parameter.get_device() for parameter in model.parameters() if parameter.is_cuda}
+    with torch.random.fork_rng(devices=sorted(gpus)):
         yield
 
 

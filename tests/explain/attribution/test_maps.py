@@ -11,9 +11,9 @@ from torch.testing import assert_close
 import memwrap
 from memwrap import InputError, MemoryClassifier, Transform
 from memwrap.attribution import Attribution, heatmaps
-from memwrap.explain.attribution.explained import explained, with_gradients
 from memwrap.explain.attribution.maps import completeness
 from memwrap.explain.attribution.methods import integrated_gradients
+from memwrap.explain.attribution.predicted_logit import predicted_logit, with_gradients
 
 Trained = tuple[MemoryClassifier, Tensor]
 
@@ -142,8 +142,8 @@ def test_equal_samples_have_equal_maps(trained: Trained) -> None:
 def test_the_way_back_has_the_opposite_attributions(trained: Trained) -> None:
     model, images = trained
     with with_gradients(model):
-        task = explained(model, images[0], None, [], "")
-        there = explained(model, images[1], None, [], "")
+        task = predicted_logit(model, images[0], None, [], "")
+        there = predicted_logit(model, images[1], None, [], "")
         forth = integrated_gradients(task, (images[1:2],), 64, 64)[0]
         # The same function, begun at the other end.
         back = integrated_gradients(

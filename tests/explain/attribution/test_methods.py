@@ -1,4 +1,4 @@
-"""Captum's methods by name: what each is worth on a linear function, how they draw, and what they do without room."""
+"""Captum's methods by name: what each is worth on a linear function, how they draw, and what they do without limit."""
 
 import re
 import subprocess
@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from memwrap import InputError, MemoryClassifier
 from memwrap.attribution import METHODS, heatmaps
-from memwrap.explain.attribution.methods import Room, room_on
+from memwrap.explain.attribution.methods import PassLimit, first_limit
 from tests.explain.attribution.conftest import toy
 
 
@@ -152,7 +152,7 @@ def test_an_encoder_without_gradients_is_explained_by_occlusion_alone(like_the_f
 
 
 class SmallDevice:
-    """Stands before the encoder as a device would that has room for so many images."""
+    """Stands before the encoder as a device would that has limit for so many images."""
 
     def __init__(self, model: MemoryClassifier, images: int) -> None:
         self.images, self.passes = images, list[int]()
@@ -190,13 +190,13 @@ def test_a_step_that_finds_no_room_ends_with_a_word_on_what_to_do(
 
 
 def test_the_room_to_begin_with_shrinks_with_the_size_of_images() -> None:
-    assert room_on(torch.device("cpu"), torch.empty(1, 3, 8, 8)).images == 256
-    assert room_on(torch.device("cpu"), torch.empty(1, 3, 256, 256)).images == 16
-    assert room_on(torch.device("cpu"), torch.empty(1, 1, 2048, 2048)).images == 1
-    assert room_on(torch.device("cuda"), torch.empty(1, 3, 32, 32)).images == 1024
+    assert first_limit(torch.device("cpu"), torch.empty(1, 3, 8, 8)).images == 256
+    assert first_limit(torch.device("cpu"), torch.empty(1, 3, 256, 256)).images == 16
+    assert first_limit(torch.device("cpu"), torch.empty(1, 1, 2048, 2048)).images == 1
+    assert first_limit(torch.device("cuda"), torch.empty(1, 3, 32, 32)).images == 1024
 
 
 def test_room_counts_rows_by_their_images() -> None:
-    assert Room(100).run(lambda rows: rows, 9, most=32) == 11
-    assert Room(100).run(lambda rows: rows, 9, most=4) == 4
-    assert Room(5).run(lambda rows: rows, 9, most=32) == 1
+    assert PassLimit(100).run(lambda rows: rows, 9, most=32) == 11
+    assert PassLimit(100).run(lambda rows: rows, 9, most=4) == 4
+    assert PassLimit(5).run(lambda rows: rows, 9, most=32) == 1

@@ -1,4 +1,4 @@
-"""What is explained: the logit of the predicted class, as a function of the input's pixels and of memory samples'."""
+"""The function that heatmaps attribute: the predicted class's logit, of the pixels of input and memory samples."""
 
 import operator
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ from memwrap.nn.precision import exact_convolutions, exact_products
 
 
 @dataclass(frozen=True, eq=False)
-class Explained:
+class PredictedLogit:
     """f(x, m_1 .. m_k): the logit of the class `target` that the model predicts for an image.
 
     The memory is cut to the samples that the image uses, which leaves the prediction as it is. `moved` are those whose
@@ -33,7 +33,7 @@ class Explained:
 
     def __call__(self, images: Tensor, samples: Tensor | None = None) -> Tensor:
         """images (N, C, H, W), samples (N, k, C, H, W) -> f of each row, (N,). None where no sample moves."""
-        # Each row has a memory of its own. In one that all rows share, as in the published code, the samples of
+        # Each row has its own memory. In one that all rows share, as in the published code, the samples of
         # different steps of a path would compete for one row's attention.
         pixels = images.unsqueeze(1) if samples is None else torch.cat([images.unsqueeze(1), samples], dim=1)
         encodings = self.model.encode(pixels.flatten(0, 1)).reshape(*pixels.shape[:2], -1)
@@ -47,7 +47,7 @@ class Explained:
         return logits[:, self.target]
 
     def arguments(self) -> tuple[Tensor, ...]:
-        """Where f is explained: the image (1, C, H, W) and, if any move, the samples (1, k, C, H, W)."""
+        """The point at which f is attributed: the image (1, C, H, W) and, if any move, the samples (1, k, C, H, W)."""
         # A copy, as tensors made in inference mode could not take part in a gradient.
         image = self.image.detach().clone().unsqueeze(0)
         if not self.moved:
@@ -63,10 +63,10 @@ def with_gradients(model: ExplainableModel) -> Iterator[None]:
         yield
 
 
-def explained(
+def predicted_logit(
     model: ExplainableModel, image: Tensor, shown: int | None, asked: Sequence[int] | None, name: str
-) -> Explained:
-    """What is to be explained of one image (C, H, W), in evaluation mode.
+) -> PredictedLogit:
+    """The function to attribute for one image (C, H, W), in evaluation mode.
 
     asked: the samples that move; None for as many of the strongest as `shown` says, and for all used if that is None.
     name: of `asked`, for errors.
@@ -79,7 +79,7 @@ def explained(
     used = _used(reading.weights[0])
     moved = used[:shown] if asked is None else _among(used, asked, name, len(memory))
     still = tuple(index for index in used if index not in set(moved))
-    return Explained(model, memory, image, int(predict_classes(reading.logits)), moved, still)
+    return PredictedLogit(model, memory, image, int(predict_classes(reading.logits)), moved, still)
 
 
 def _used(weights: Tensor) -> tuple[int, ...]:

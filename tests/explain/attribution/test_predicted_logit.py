@@ -8,14 +8,14 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from memwrap import InputError, MemoryClassifier, NoMemoryError, StaleMemoryError
-from memwrap.explain.attribution.explained import Explained, explained, with_gradients
+from memwrap.explain.attribution.predicted_logit import PredictedLogit, predicted_logit, with_gradients
 
 
 def the_task(
     model: MemoryClassifier, image: Tensor, shown: int | None = None, asked: list[int] | None = None
-) -> Explained:
+) -> PredictedLogit:
     with with_gradients(model):
-        return explained(model, image, shown, asked, "samples[0]")
+        return predicted_logit(model, image, shown, asked, "samples[0]")
 
 
 def test_f_is_the_logit_of_the_predicted_class(trained: tuple[MemoryClassifier, Tensor]) -> None:
@@ -74,7 +74,7 @@ def test_moved_samples_are_arguments_and_the_others_stay_as_remembered(
 
 def test_nothing_but_arguments_gets_a_gradient(remembering: MemoryClassifier, images: Tensor) -> None:
     with with_gradients(remembering):
-        task = explained(remembering, images[0], 2, None, "")
+        task = predicted_logit(remembering, images[0], 2, None, "")
         arguments = [argument.requires_grad_() for argument in task.arguments()]
         task(*arguments).sum().backward(inputs=arguments)
     assert all(argument.grad.abs().sum() > 0 for argument in arguments)
