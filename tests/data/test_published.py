@@ -339,6 +339,11 @@ def test_cinic10_with_images_missing_comes_with_a_warning(tmp_path: Path) -> Non
 # All of them
 
 
+def test_an_unknown_name_is_refused_with_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"'mnist' .*digits, svhn, cifar10, cinic10"):
+        published.open_published("mnist", tmp_path, Reader(), None)
+
+
 def test_the_fingerprint_changes_with_name_classes_labels_pixels_and_splits() -> None:
     pixels, labels = torch.zeros(2, 1, 2, 2, dtype=torch.uint8), torch.tensor([0, 1])
     other = pixels.clone()
