@@ -32,7 +32,7 @@ def test_images(path: Path, count: int, device: torch.device) -> tuple[MemoryCla
         raise SystemExit(f"{path}: its model has no memory")
     images = run.splits.of(data_of(run), "test").images
     pixels = torch.cat(list(images.batches([torch.arange(min(count, len(images)))])))
-    return model, model.transform(pixels.to(device))
+    return model, model.get_transform()(pixels.to(device))
 
 
 def timed(model: MemoryClassifier, images: Tensor, **options: object) -> tuple[list[Attribution], list[float]]:
