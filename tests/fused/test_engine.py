@@ -1,4 +1,4 @@
-"""Runs trained at the same time against the same runs one after the other."""
+"""Runs trained together by the fused engine against the same runs trained by the loop."""
 
 import copy
 from typing import Any
@@ -19,7 +19,7 @@ from memwrap.training.settings import ResolvedSettings, with_changes
 from memwrap.training.trainer import Trainer
 
 CLASSES = ("a", "b", "c")
-ROUNDED = 0.02  # of how far a run moves its weights: what sums in another order may come to in a few steps
+ROUNDED = 0.02  # share of the change of a weight: differences by the order of sums after a few steps
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
@@ -62,7 +62,7 @@ def one_by_one(trainers: list[Trainer]) -> None:
 
 
 def check_same(found: list[Trainer], expected: list[Trainer], start: list[Model], share: float = ROUNDED) -> None:
-    """Weights and statistics are the same, but for a share of how far they have moved."""
+    """Weights and statistics are the same, up to a share of their change since the start."""
     for one, other, before in zip(found, expected, start, strict=True):
         values, began = one.model.state_dict(), before.state_dict()
         for name, value in other.model.state_dict().items():
@@ -77,7 +77,7 @@ def beginning(trainers: list[Trainer]) -> list[Model]:
     return copy.deepcopy([each.model for each in trainers])
 
 
-def test_dropout_draws_what_it_would_have_drawn_alone() -> None:
+def test_dropout_draws_the_same_alone_and_together() -> None:
     def dropping(seed: int, share: float) -> Trainer:
         made = trainer(seed)
         made.model.encoder.dropout.p = share
@@ -89,13 +89,13 @@ def test_dropout_draws_what_it_would_have_drawn_alone() -> None:
         FusedEngine().train([one])
     FusedEngine().train(together)
     check_same(together, apart, start)
-    with pytest.raises(AssertionError):  # as it does drop out
+    with pytest.raises(AssertionError):  # dropout has an effect
         check_same(together[:1], [without], start[:1])
 
 
 @pytest.mark.parametrize("variant", ["memory_wrap", "only_memory", "standard"])
 @pytest.mark.parametrize("memory", ["random", "batch", "balanced"])
-def test_runs_end_as_if_each_had_been_alone(variant: str, memory: str) -> None:
+def test_runs_end_as_in_the_loop(variant: str, memory: str) -> None:
     apart, together = ([trainer(seed, variant=variant, memory=memory) for seed in (0, 1, 2)] for _ in range(2))
     start = beginning(apart)
     one_by_one(apart)
@@ -117,7 +117,7 @@ def test_runs_end_as_if_each_had_been_alone(variant: str, memory: str) -> None:
     ],
     ids=str,
 )
-def test_every_setting_counts_as_in_the_loop(changes: dict[str, Any]) -> None:
+def test_every_setting_has_the_effect_of_the_loop(changes: dict[str, Any]) -> None:
     apart, together, others = ([trainer(seed, **own) for seed in (0, 1)] for own in (changes, changes, {}))
     start = beginning(apart)
     one_by_one(apart)
@@ -138,8 +138,8 @@ def test_rounding_to_bf16_is_that_of_autocast(memory: str) -> None:
     check_same(together, apart, start, share=0.1)
 
 
-def test_images_are_normalised_as_each_run_does() -> None:
-    """Also by a graph that was made for others."""
+def test_images_are_normalised_by_each_runs_transform() -> None:
+    """Also by a graph that was captured for other runs."""
     engine = FusedEngine()
     for channel_means in ((0.4, 0.1), (0.5, 0.9)):
         apart, together = ([trainer(seed) for seed in (0, 1)] for _ in range(2))
@@ -158,18 +158,18 @@ def trainer_of(run: Trainer) -> Trainer:
     return Trainer(run.model, LabelledImages(run.images, labels, tuple(map(str, range(len(labels))))), run.settings)
 
 
-def test_draws_lie_on_the_device_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_draws_are_transferred_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     apart, together = [trainer(0)], [trainer(0)]
     start = beginning(apart)
     one_by_one(apart)
     monkeypatch.setattr(fused_engine, "STEPS_PER_TRANSFER", 4)
-    told: list[tuple[int, int]] = []
-    FusedEngine().train(together, progress=lambda done, steps: told.append((done, steps)))
-    assert told == [(4, 9), (8, 9), (9, 9)]
+    reported: list[tuple[int, int]] = []
+    FusedEngine().train(together, progress=lambda done, steps: reported.append((done, steps)))
+    assert reported == [(4, 9), (8, 9), (9, 9)]
     check_same(together, apart, start)
 
 
-def test_a_graph_serves_later_runs_also_of_fewer_images(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_graph_is_reused_for_runs_with_fewer_images(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, made, plain = FusedEngine(), [], fused_engine._RunGroup
     monkeypatch.setattr(fused_engine, "_RunGroup", lambda *arguments: made.append(arguments[1]) or plain(*arguments))
     for count, seeds in ((30, (0, 1)), (22, (2, 3)), (30, (4, 5)), (40, (6, 7))):
@@ -178,13 +178,13 @@ def test_a_graph_serves_later_runs_also_of_fewer_images(monkeypatch: pytest.Monk
         one_by_one(apart)
         engine.train(together)
         check_same(together, apart, start)
-    assert made == [30, 40], "so many images have room"
+    assert made == [30, 40], "room for so many images"
     engine.train([trainer(0)])
     engine.train([trainer(0), trainer(1)])
     assert made == [30, 40, 30, 30], "another number of runs is another graph, and only the last is kept"
 
 
-def test_a_graph_does_not_serve_a_model_of_which_less_learns() -> None:
+def test_a_graph_is_not_reused_for_a_frozen_model() -> None:
     engine, frozen = FusedEngine(), trainer(0)
     engine.train([trainer(0)])
     frozen.model.encoder.requires_grad_(False)
@@ -194,7 +194,7 @@ def test_a_graph_does_not_serve_a_model_of_which_less_learns() -> None:
         assert torch.equal(value, before[name]), name
 
 
-def test_a_run_that_diverges_is_told_and_leaves_the_others_alone() -> None:
+def test_a_run_that_diverges_does_not_affect_the_others() -> None:
     alone, together = [trainer(0)], [trainer(0), trainer(1)]
     start = beginning(alone)
     one_by_one(alone)
@@ -211,7 +211,7 @@ def test_a_run_that_diverges_is_told_and_leaves_the_others_alone() -> None:
     check_same(together[:1], alone, start)
 
 
-def test_a_stop_is_heeded_between_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_stops_between_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused_engine, "STEPS_PER_TRANSFER", 4)
     run = trainer(0)
     answers = iter([False, True])
@@ -219,7 +219,7 @@ def test_a_stop_is_heeded_between_blocks(monkeypatch: pytest.MonkeyPatch) -> Non
     assert run.progress.step == 4
 
 
-def test_runs_of_different_kinds_are_refused() -> None:
+def test_runs_with_different_settings_are_refused() -> None:
     for others in ({"lr": 0.01}, {"variant": "standard"}, {"batch_size": 4}):
         with pytest.raises(SettingsError, match="differ in the seed alone"):
             FusedEngine().train([trainer(0), trainer(1, **others)])
@@ -227,7 +227,7 @@ def test_runs_of_different_kinds_are_refused() -> None:
         FusedEngine().train([trainer(0), trainer(1, count=50)])
 
 
-def test_what_only_the_loop_can_train_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsupported_runs_are_refused_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     assert unsupported_reason(trainer(0)) is None
     assert unsupported_reason(trainer(0, optimizer="adamw")) == "its optimizer is adamw"
     assert unsupported_reason(trainer(0, freeze=True)) == "its encoder is frozen"
@@ -246,16 +246,14 @@ def test_what_only_the_loop_can_train_is_told(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("encoder", ["tiny", "mobilenet_v2", "resnet18", "efficientnet_b0"])
 @pytest.mark.parametrize("memory", ["random", "batch"])
-def test_a_captured_step_is_the_loops(encoder: str, memory: str, precision: str) -> None:
-    """Both against the loop in double precision: rounding takes each its own way, but none much further.
-
-    After two steps of a small rate: from there on, small differences grow."""
+def test_a_captured_step_equals_that_of_the_loop(encoder: str, memory: str, precision: str) -> None:
+    """Both against the loop in double precision, after two steps with a small rate: then small differences grow."""
 
     def made(seed: int, precision: str) -> Trainer:
         sizes = {"batch_size": 32, "memory_size": 20, "epochs": 1, "lr": 1e-2}
         chosen = settings(seed, encoder=encoder, memory=memory, precision=precision, warmup=0.0, clip=0.0, **sizes)
         own = model(seed, chosen.variant, encoder, 32).cuda()
-        own.encoder.dropout.p = 0.0  # whose draws are others
+        own.encoder.dropout.p = 0.0  # it draws other values
         return Trainer(own, images(64, seed, 32), chosen)
 
     apart, together = ([made(seed, precision) for seed in (0, 1)] for _ in range(2))
@@ -272,7 +270,7 @@ def test_a_captured_step_is_the_loops(encoder: str, memory: str, precision: str)
 
 
 def check_as_exact(found: list[Trainer], loop: list[Trainer], exact: list[Trainer], start: list[Model]) -> None:
-    """Every value is about as far from the exact one as the loop's is, or a small share of how far it has moved."""
+    """Every value is about as close to the exact one as the loop's is, or differs by a small share of its change."""
     for one, other, wanted, before in zip(found, loop, exact, start, strict=True):
         values, of_loop, began = one.model.state_dict(), other.model.state_dict(), before.state_dict()
         for name, value in wanted.model.state_dict().items():

@@ -1,4 +1,4 @@
-"""Attention by one kernel against torch in float64, on a GPU; without one, slowly, by Triton's interpreter."""
+"""Attention by one kernel against torch in float64."""
 
 from contextlib import nullcontext
 
@@ -12,15 +12,10 @@ from memwrap import encoders, wrap
 from memwrap.nn import similarity
 from memwrap.nn.layer import MemoryWrap
 from memwrap.nn.similarity import EPSILON, CosineSimilarity
-from tests.with_kernels import DEVICE, run_by_the_interpreter, runs_kernels, starts_the_interpreter
+from tests.with_kernels import DEVICE, needs_triton
 
 SIZES = [(1, 1, 3), (5, 100, 64), (37, 7, 130), (20, 300, 512), (16, 512, 33)]  # inputs, samples, length
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-
-
-@starts_the_interpreter
-def test_attention_by_the_interpreter() -> None:
-    run_by_the_interpreter(__file__)
 
 
 def vectors(count: int, length: int, seed: int) -> Tensor:
@@ -38,7 +33,7 @@ def exact_weights(queries: Tensor, keys: Tensor, scale: float = 1.0) -> Tensor:
     return cosine.attend(queries.double(), cosine.vectors(keys.double()))[0]
 
 
-@runs_kernels
+@needs_triton
 @pytest.mark.parametrize("scale", [1.0, 12.5])
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_weights_are_sparsemax_of_scaled_cosine_similarity(sizes: tuple[int, int, int], scale: float) -> None:
@@ -50,7 +45,7 @@ def test_weights_are_sparsemax_of_scaled_cosine_similarity(sizes: tuple[int, int
     assert_close(inverse_norms, CosineSimilarity().vectors(queries).inverse_norms)
 
 
-@runs_kernels
+@needs_triton
 def test_all_alike_share_alike_and_one_that_stands_out_takes_all() -> None:
     keys = torch.eye(3, device=DEVICE).repeat(20, 1)
     weights, _ = found(keys[:2], keys)
@@ -61,7 +56,7 @@ def test_all_alike_share_alike_and_one_that_stands_out_takes_all() -> None:
     assert_close(nothing, torch.full((1, 60), 1 / 60, device=DEVICE))
 
 
-@runs_kernels
+@needs_triton
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
 def test_what_is_no_number_does_not_become_a_weight(value: float) -> None:
     queries, keys = vectors(20, 40, 1), vectors(30, 40, 2)
@@ -80,7 +75,7 @@ def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
 
 
-@runs_kernels
+@needs_triton
 @pytest.mark.usefixtures("on_a_gpu")
 @pytest.mark.parametrize("head", ["mlp", "linear"])
 @pytest.mark.parametrize("variant", ["memory_wrap", "only_memory"])

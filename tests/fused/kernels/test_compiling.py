@@ -1,4 +1,4 @@
-"""Kernels compile for an H200, on any machine: the interpreter runs much that the compiler refuses."""
+"""Kernels compile for an H200, on any machine: the interpreter accepts code that the compiler refuses."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from memwrap.fused.stacked.layers import PassContext, stack_layers
 from tests.with_kernels import INTERPRETED
 
 pytest.importorskip("triton")
-pytestmark = pytest.mark.skipif(INTERPRETED, reason="nothing is compiled for the interpreter")
+pytestmark = pytest.mark.skipif(INTERPRETED, reason="the interpreter does not compile")
 
 RUNS, IMAGES, FIRST = 2, 4, 3
 TYPES = {torch.bfloat16: "*bf16", torch.float32: "*fp32", torch.int64: "*i64", torch.int32: "*i32", torch.uint8: "*u8"}
@@ -20,7 +20,7 @@ TYPES = {torch.bfloat16: "*bf16", torch.float32: "*fp32", torch.int64: "*i64", t
 
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """The names of the kernels that were compiled where they would have been launched; nothing is computed."""
+    """Compile kernels instead of launching them, and collect their names."""
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource, compile
     from triton.runtime.jit import JITFunction
@@ -28,7 +28,6 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     names, done = set[str](), set[str]()
 
     def compile_only(kernel: Any, *given: Any, grid: Any, warmup: bool, **named: Any) -> None:
-        """Instead of a launch: for the types and constants that it was given."""
         bound = dict(zip(kernel.arg_names, given, strict=False)) | named
         signature, constants, aligned = dict[str, str](), dict[tuple[int, ...], Any](), dict[tuple[int, ...], Any]()
         for place, parameter in enumerate(kernel.params):
@@ -40,7 +39,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> set[str]:
                 aligned[place,] = [["tt.divisibility", 16]]
             else:
                 signature[parameter.name] = "fp32" if isinstance(value, float) else "i32"
-        assert bound["enable_fp_fusion"]  # or a user is warned
+        assert bound["enable_fp_fusion"]  # or Triton warns
         options = {name: value for name, value in bound.items() if value is not None}
         if (key := f"{kernel} {signature} {constants} {options}") not in done:
             source = ASTSource(kernel, signature, constexprs=constants, attrs=aligned)
@@ -53,7 +52,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
 
 def pass_through(network: nn.Module, channels: int, side: int) -> None:
-    """There and back, with maps in half precision and images of both parts, as in training."""
+    """Forward and backward, with maps in bfloat16 and images of both parts, as in training."""
     values = {name: torch.stack([value] * RUNS) for name, value in network.state_dict().items()}
     multiplied = {
         f"{name}.weight" for name, module in network.named_modules() if isinstance(module, nn.Conv2d | nn.Linear)
@@ -73,7 +72,7 @@ DEPTHWISE = {"_moments", "_finish_statistics", "_first_outputs", "_convolve_stri
 
 @pytest.mark.parametrize("side", [8, 7])
 def test_the_kernels_of_mobilenet(side: int, compiled: set[str]) -> None:
-    """In strips that are whole, and in others."""
+    """With whole strips, and with others."""
     blocks = [InvertedResidual(8, 16, 2, 1), InvertedResidual(16, 8, 2, 2)]
     pass_through(nn.Sequential(*blocks), 8, side)
     assert compiled == DEPTHWISE
@@ -85,7 +84,7 @@ def test_the_kernels_of_efficientnet(compiled: set[str]) -> None:
     assert compiled == DEPTHWISE | {"_scale", "_scale_backward", "_pool", "_pool_backward"}
 
 
-def test_the_kernels_beside_them(compiled: set[str]) -> None:
+def test_the_other_kernels(compiled: set[str]) -> None:
     from memwrap.fused.kernels.dropout import dropout
     from memwrap.fused.kernels.im2col import im2col
     from memwrap.fused.kernels.sgd import MultiTensorSGD

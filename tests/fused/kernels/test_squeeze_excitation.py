@@ -1,4 +1,4 @@
-"""Means and gating by kernels against torch in float64, on a GPU; without one, slowly, by Triton's interpreter."""
+"""Global average pooling and channel scaling by kernels against torch in float64."""
 
 import pytest
 import torch
@@ -6,24 +6,19 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from memwrap import InputError
-from tests.with_kernels import DEVICE, INTERPRETED, run_by_the_interpreter, runs_kernels, starts_the_interpreter
+from tests.with_kernels import DEVICE, INTERPRETED, needs_triton
 
 SHAPES = [
     (1, 8, 1, 1),
-    (5, 20, 2, 2),  # rows that no wide load fits
+    (5, 20, 2, 2),  # rows that are not aligned
     (4, 65, 3, 5),
     (3, 8, 2, 2),
     (2, 96, 16, 16),  # more positions than a program takes at a time
 ]
 
 
-@starts_the_interpreter
-def test_gating_by_the_interpreter() -> None:
-    run_by_the_interpreter(__file__)
-
-
 def numbers(*shape: int, dtype: torch.dtype, seed: int = 0) -> Tensor:
-    """Not around zero, as a sum that goes wrong would be too; in channels_last."""
+    """In channels_last, with a mean unlike zero, so that wrong sums show."""
     drawn = torch.randn(*shape, generator=torch.Generator().manual_seed(seed)) + 0.5
     return drawn.to(DEVICE, dtype, memory_format=torch.channels_last)
 
@@ -33,8 +28,8 @@ def exactly(tensor: Tensor) -> Tensor:
 
 
 def assert_rounded(found: Tensor, exact: Tensor, numbers_added: int) -> None:
-    """Rounded once, at the end: what float32 lost before is little, even of numbers that cancel out."""
-    once = torch.finfo(found.dtype).eps / (1 if INTERPRETED else 2)  # the interpreter cuts off what a GPU rounds
+    """Rounded once, at the end, from float32."""
+    once = torch.finfo(found.dtype).eps / (1 if INTERPRETED else 2)  # the interpreter truncates
     assert_close(found.double(), exact, rtol=once + 1e-6, atol=1e-6 * numbers_added)
 
 
@@ -42,7 +37,7 @@ def is_channels_last(maps: Tensor) -> bool:
     return maps.is_contiguous(memory_format=torch.channels_last)
 
 
-def check_means(shape: tuple[int, int, int, int], dtype: torch.dtype) -> None:
+def check_pool(shape: tuple[int, int, int, int], dtype: torch.dtype) -> None:
     from memwrap.fused.kernels.squeeze_excitation import global_average_pool
 
     maps = numbers(*shape, dtype=dtype).requires_grad_()
@@ -57,7 +52,7 @@ def check_means(shape: tuple[int, int, int, int], dtype: torch.dtype) -> None:
     assert_rounded(of_maps, exact_of_maps, numbers_added=1)
 
 
-def check_gated(shape: tuple[int, int, int, int], dtype: torch.dtype, gates_dtype: torch.dtype) -> None:
+def check_scale(shape: tuple[int, int, int, int], dtype: torch.dtype, gates_dtype: torch.dtype) -> None:
     from memwrap.fused.kernels.squeeze_excitation import scale_channels
 
     maps = numbers(*shape, dtype=dtype).requires_grad_()
@@ -76,40 +71,40 @@ def check_gated(shape: tuple[int, int, int, int], dtype: torch.dtype, gates_dtyp
     assert_rounded(of_gates, exact_of_gates, numbers_added=shape[2] * shape[3])
 
 
-@runs_kernels
+@needs_triton
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_means(shape: tuple[int, int, int, int], dtype: torch.dtype) -> None:
-    check_means(shape, dtype)
+def test_global_average_pool(shape: tuple[int, int, int, int], dtype: torch.dtype) -> None:
+    check_pool(shape, dtype)
 
 
-@runs_kernels
+@needs_triton
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_gated(shape: tuple[int, int, int, int], dtype: torch.dtype) -> None:
-    check_gated(shape, dtype, dtype)
+def test_scale_channels(shape: tuple[int, int, int, int], dtype: torch.dtype) -> None:
+    check_scale(shape, dtype, dtype)
 
 
-@runs_kernels
+@needs_triton
 def test_maps_and_gates_may_differ_in_dtype() -> None:
-    check_gated((2, 8, 2, 2), torch.bfloat16, torch.float32)
-    check_gated((2, 8, 2, 2), torch.float32, torch.bfloat16)
+    check_scale((2, 8, 2, 2), torch.bfloat16, torch.float32)
+    check_scale((2, 8, 2, 2), torch.float32, torch.bfloat16)
 
 
-@runs_kernels
+@needs_triton
 def test_several_programs_share_the_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many are shared, with less of each at a time: here 2 images, and but one for the last program."""
+    """With small tiles: 2 images per program, and 1 for the last."""
     from memwrap.fused.kernels import squeeze_excitation
 
     monkeypatch.setattr(squeeze_excitation, "_TILE", 128)
     shape = (5, 40, 2, 2)
     assert squeeze_excitation._image_grid(torch.empty(shape)) == (3 * 3,)  # times blocks of channels
-    check_means(shape, torch.float32)
-    check_gated(shape, torch.float32, torch.float32)
+    check_pool(shape, torch.float32)
+    check_scale(shape, torch.float32, torch.float32)
 
 
-@runs_kernels
-def test_what_lies_otherwise_in_memory_gives_the_same() -> None:
+@needs_triton
+def test_any_layout_gives_the_same() -> None:
     from memwrap.fused.kernels.squeeze_excitation import global_average_pool, scale_channels
 
     maps, gates = numbers(3, 8, 2, 3, dtype=torch.float32), numbers(3, 8, 1, 1, dtype=torch.float32, seed=1)
@@ -126,9 +121,9 @@ def test_what_lies_otherwise_in_memory_gives_the_same() -> None:
     assert global_average_pool(in_planes).equal(global_average_pool(maps))
 
 
-@runs_kernels
-def test_gradients_may_lie_otherwise_in_memory() -> None:
-    """A sum's gradient is a single number, expanded."""
+@needs_triton
+def test_gradients_may_have_any_layout() -> None:
+    """The gradient of a sum is one value, expanded."""
     from memwrap.fused.kernels.squeeze_excitation import global_average_pool, scale_channels
 
     maps = numbers(2, 8, 2, 3, dtype=torch.float32).requires_grad_()
@@ -140,17 +135,17 @@ def test_gradients_may_lie_otherwise_in_memory() -> None:
     assert_close(of_maps, torch.full_like(maps, 1 / 6))
 
 
-@runs_kernels
-def test_gates_that_do_not_belong_to_the_maps_are_refused() -> None:
+@needs_triton
+def test_gates_of_another_shape_are_refused() -> None:
     from memwrap.fused.kernels.squeeze_excitation import scale_channels
 
     maps = torch.zeros(2, 8, 2, 2, device=DEVICE)
-    with pytest.raises(InputError, match=r"gates of shape \(1, 8, 1, 1\) for maps of shape \(2, 8, 2, 2\); expected"):
+    with pytest.raises(InputError, match=r"\(1, 8, 1, 1\) .* \(2, 8, 2, 2\)"):
         scale_channels(maps, torch.zeros(1, 8, 1, 1, device=DEVICE))
 
 
-@runs_kernels
-def test_maps_that_the_kernels_cannot_count_are_refused() -> None:
+@needs_triton
+def test_too_many_elements_are_refused() -> None:
     from memwrap.fused.kernels.squeeze_excitation import global_average_pool, scale_channels
 
     maps = torch.zeros(1, 1, 1, 1).expand(2**16, 2**15, 1, 1)

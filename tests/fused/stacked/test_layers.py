@@ -18,25 +18,19 @@ from memwrap.fused.stacked.convolution import convolution
 from memwrap.fused.stacked.layers import PassContext, stack_layers
 from memwrap.fused.stacked.support import unsupported_layer
 from memwrap.nn.precision import exact_convolutions
-from tests.with_kernels import DEVICE, run_by_the_interpreter, runs_kernels, starts_the_interpreter
+from tests.with_kernels import DEVICE, needs_triton
 
 RUNS, IMAGES, FIRST = 2, 7, 4
-ROUNDED = 1e-4
-# Of the millions of numbers in a large network, some lie so near zero that rounding decides whether relu lets their
-# gradients pass.
-ROUNDED_IN_LARGE = 0.05
-
-
-@starts_the_interpreter
-def test_the_networks_by_the_interpreter() -> None:
-    run_by_the_interpreter(__file__)
+TOLERANCE = 1e-4
+# Of the millions of values in a large network, some are so near zero that rounding decides whether relu passes their
+# gradients.
+LARGE_TOLERANCE = 0.05
+SIDES = {"mobile": 4, "efficient": 4}  # the interpreter is slow
 
 
 def network(name: str) -> nn.Module:
     small = {
-        "mobile": lambda: nn.Sequential(
-            InvertedResidual(8, 16, 2, 1), InvertedResidual(16, 16, 2, 1), InvertedResidual(16, 8, 2, 2)
-        ),
+        "mobile": lambda: nn.Sequential(InvertedResidual(8, 16, 2, 1), InvertedResidual(16, 8, 2, 2)),
         "efficient": lambda: nn.Sequential(MobileBlock(8, 8, 1, 3, 1), MobileBlock(8, 12, 2, 5, 2)),
         "grouped": lambda: nn.Sequential(
             nn.Conv2d(8, 16, 3, groups=4), nn.BatchNorm2d(16), nn.Conv2d(16, 8, 1, stride=2), nn.BatchNorm2d(8)
@@ -63,11 +57,11 @@ def in_two_passes(of: nn.Module, images: Tensor, gradient: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    "kernels", [pytest.param(True, marks=runs_kernels, id="kernels"), pytest.param(False, id="torch")]
+    "kernels", [pytest.param(True, marks=needs_triton, id="kernels"), pytest.param(False, id="torch")]
 )
 @pytest.mark.parametrize("name", names())
-def test_a_stacked_network_is_the_same_function(name: str, kernels: bool) -> None:
-    """All runs and both parts in one pass, against two passes of each; how exactly, torch's own rounding says."""
+def test_a_stacked_network_computes_the_same(name: str, kernels: bool) -> None:
+    """All runs and both parts in one pass against two passes of each run, relative to torch's own rounding."""
     torch.manual_seed(0)
     plain = [network(name).to(DEVICE).train() for _ in range(RUNS)]
     exact = [copy.deepcopy(each).double() for each in plain]
@@ -80,11 +74,11 @@ def test_a_stacked_network_is_the_same_function(name: str, kernels: bool) -> Non
         values[place].requires_grad_()
     context = PassContext(torch.zeros(RUNS, dtype=torch.int64, device=DEVICE), FIRST)
     stack_layers(stacked, values, context, kernels)
-    channels, side = (3, 32) if name in encoders.names() else (8, 8)
+    channels, side = (3, 32) if name in encoders.names() else (8, SIDES.get(name, 8))
     images = torch.randn(RUNS * IMAGES, channels, side, side, device=DEVICE)
     with exact_convolutions(images):
         compare(
-            stacked, values, context, plain, exact, images, ROUNDED_IN_LARGE if name in encoders.names() else ROUNDED
+            stacked, values, context, plain, exact, images, LARGE_TOLERANCE if name in encoders.names() else TOLERANCE
         )
 
 
@@ -161,7 +155,7 @@ def with_a_layer_in_two_places() -> nn.Module:
 
 
 @pytest.mark.parametrize(
-    ("made", "obstacle"),
+    ("made", "reported"),
     [
         (lambda: nn.LayerNorm(3), "a layer of the kind LayerNorm"),
         (lambda: nn.BatchNorm2d(3, affine=False), "a layer of the kind BatchNorm2d"),
@@ -180,8 +174,8 @@ def with_a_layer_in_two_places() -> nn.Module:
         (with_a_layer_in_two_places, "a layer or a weight in two places"),
     ],
 )
-def test_what_cannot_be_stacked_is_named(made: Callable[[], nn.Module], obstacle: str) -> None:
-    assert unsupported_layer(nn.Sequential(made(), nn.ReLU())) == obstacle
+def test_unsupported_layers_are_named(made: Callable[[], nn.Module], reported: str) -> None:
+    assert unsupported_layer(nn.Sequential(made(), nn.ReLU())) == reported
 
 
 @pytest.mark.parametrize("name", encoders.names())
@@ -189,8 +183,8 @@ def test_all_our_encoders_can_be_stacked(name: str) -> None:
     assert unsupported_layer(encoders.create(name, 3)) is None
 
 
-def test_a_convolution_with_wide_padding_goes_back_too() -> None:
-    """By the gradient of torch: as a convolution, its padding would be negative."""
+def test_the_gradient_of_a_convolution_with_wide_padding() -> None:
+    """Not by a convolution with flipped weights, whose padding would be negative."""
     weight = torch.randn(2, 4, 3, 3, 3, dtype=torch.float64, requires_grad=True)
     maps = torch.randn(6, 3, 5, 5, dtype=torch.float64, requires_grad=True)
     out = convolution(maps, weight, None, nn.Conv2d(3, 4, 3, padding=3), kernels=False)
@@ -206,13 +200,13 @@ def test_a_convolution_with_wide_padding_goes_back_too() -> None:
         assert_close(one, other)
 
 
-@runs_kernels
-def test_images_are_convolved_by_kernels_as_without_them() -> None:
-    """Images in full precision, weights in half, as a stack has them."""
+@needs_triton
+def test_image_convolution_is_the_same_with_and_without_kernels() -> None:
+    """Images in float32, weights in bfloat16."""
     torch.manual_seed(0)
     weight = torch.randn(2, 4, 3, 3, 3).to(DEVICE, torch.bfloat16).requires_grad_()
     bias = torch.randn(2, 4).to(DEVICE, torch.bfloat16)
-    # Of few digits, as Triton's interpreter cuts off where others round.
+    # Integers: Triton's interpreter truncates where a GPU rounds.
     images = torch.randint(-8, 9, (6, 3, 5, 6)).to(DEVICE, torch.float32)
     found, gradients = [], []
     with torch.autocast(DEVICE, torch.bfloat16):

@@ -1,4 +1,4 @@
-"""Steps of stacked runs, by the kernel against those by torch."""
+"""Optimizer steps of stacked runs, by the kernel against torch."""
 
 import pytest
 import torch
@@ -8,20 +8,15 @@ from torch.testing import assert_close
 from memwrap.fused.stacked.model import StackedModel
 from memwrap.fused.stacked.optimizer import StackedSGD
 from tests.training.toys import toy_model
-from tests.with_kernels import DEVICE, INTERPRETED, run_by_the_interpreter, runs_kernels, starts_the_interpreter
+from tests.with_kernels import DEVICE, INTERPRETED, needs_triton
 
 RUNS = 2
 RATES = (0.1, 0.05, 0.02)
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU, as only those capture graphs")
 
 
-@starts_the_interpreter
-def test_steps_by_the_interpreter() -> None:
-    run_by_the_interpreter(__file__)
-
-
 class Stepping:
-    """A stack of runs that differ, and their optimiser. Losses are products, so gradients are what is given."""
+    """A stacked model of different runs, and its optimizer. Losses are products, so `factors` are the gradients."""
 
     def __init__(self, kernels: bool, precision: torch.dtype, momentum: float = 0.9, clip: float = 0.0) -> None:
         self.stack = StackedModel(toy_model().to(DEVICE), RUNS, precision, kernels)
@@ -35,7 +30,7 @@ class Stepping:
         self.optimizer.reset()
 
     def draw(self, number: int) -> None:
-        """What one step needs: gradients of the runs differ in length, and one weight has none."""
+        """Draw rate and gradients of a step. Gradients differ in norm between runs."""
         self.rate.fill_(RATES[number])
         generator = torch.Generator().manual_seed(number)
         for factor in self.factors.values():
@@ -57,18 +52,18 @@ def check_same(one: StackedModel, other: StackedModel) -> None:
 
 
 def check_copy(leaf: Tensor, weight: Tensor) -> None:
-    if INTERPRETED:  # it cuts off what a GPU rounds
+    if INTERPRETED:  # it truncates
         assert_close(leaf.float(), weight, rtol=torch.finfo(leaf.dtype).eps, atol=0)
     else:
         assert leaf.equal(weight.to(leaf.dtype))
 
 
-@runs_kernels
+@needs_triton
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("clip", [0.0, 1.0])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_the_kernel_takes_the_steps_of_torch(momentum: float, clip: float, precision: torch.dtype) -> None:
-    """Also if runs have been there before."""
+def test_the_kernel_steps_as_torch(momentum: float, clip: float, precision: torch.dtype) -> None:
+    """Also after another run was trained."""
     by_kernel, by_torch = (Stepping(kernels, precision, momentum, clip) for kernels in (True, False))
     by_kernel.draw(2)
     by_kernel.step()
@@ -83,7 +78,7 @@ def test_the_kernel_takes_the_steps_of_torch(momentum: float, clip: float, preci
 @needs_gpu
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("clip", [0.0, 1.0])
-def test_a_graph_takes_the_steps_that_python_does(clip: float, precision: torch.dtype) -> None:
+def test_a_graph_steps_as_eager_mode(clip: float, precision: torch.dtype) -> None:
     captured, eager = (Stepping(True, precision, clip=clip) for _ in range(2))
     warm = torch.cuda.Stream()
     warm.wait_stream(torch.cuda.current_stream())
