@@ -178,7 +178,7 @@ def test_a_graph_is_reused_for_runs_with_fewer_images(monkeypatch: pytest.Monkey
         one_by_one(apart)
         engine.train(together)
         check_same(together, apart, start)
-    assert made == [30, 40], "room for so many images"
+    assert made == [30, 40], "the capacity in images"
     engine.train([trainer(0)])
     engine.train([trainer(0), trainer(1)])
     assert made == [30, 40, 30, 30], "another number of runs is another graph, and only the last is kept"

@@ -42,14 +42,14 @@ class StackedModel:
     def encode(self, images: Tensor, first: int | None) -> Tensor:
         """images (S * N, channels, H, W) -> encodings (S, N, D)
 
-        first: batch normalisation treats the first so many images of each run as a batch, and the others as another.
+        first: how many images of each run form the first batch for batch normalisation; the others form the second.
         """
         self.context.first = first
         encodings = self.model.encode(images)
         return encodings.reshape(self.runs, -1, encodings.shape[1])
 
     def apply_layer(self, function: Callable[[nn.Module, Tensor], Tensor], encodings: Tensor) -> Tensor:
-        """function(layer, encodings (N, D)) of every run, with the weights of its own layer: (S, N, D) -> (S, ...)"""
+        """function(layer, encodings (N, D)) of every run, with the weights of its layer: (S, N, D) -> (S, ...)"""
         module = _LayerFunction(self.model.layer, function)
         out: Tensor = vmap(lambda values, own: functional_call(module, values, own))(self._layer_values, encodings)
         return out
