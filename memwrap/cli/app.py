@@ -335,7 +335,7 @@ def reproduce(
     ],
     seeds: Annotated[
         str | None,
-        typer.Option(help="How many, as 15; or which, as 5-9, if others are run elsewhere.", show_default="5"),
+        typer.Option(help="A number of seeds, as 15, or a range, as 5-9.", show_default="5"),
     ] = None,
     data: Annotated[
         list[str] | None, typer.Option(help="Only svhn, cifar10 or cinic10; may be repeated.", show_default=False)
@@ -354,24 +354,22 @@ def reproduce(
     memory: Annotated[
         str,
         typer.Option(
-            help="How a memory is had in training: random, the paper's, or batch, which takes two thirds of the time."
+            help="The memory in training: random, as in the paper, or batch, which takes two thirds of the time."
         ),
     ] = "random",
     records: Annotated[
         list[Path] | None,
         typer.Option(
             help="A file of records; may be repeated to merge several. New ones are added to the first.",
-            show_default="records.jsonl beside --out",
+            show_default="records.jsonl next to --out",
         ),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="The folder that the table is put into.", show_default="reproduced/TABLE")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The table's folder.", show_default="reproduced/TABLE")] = None,
     images: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME=PATH",
-            help="Read a folder or zip in the place of a published data set, as svhn=svhn.zip; the table says so.",
+            help="Read a folder or zip instead of a published data set, as svhn=svhn.zip.",
             show_default=False,
         ),
     ] = None,
@@ -379,26 +377,29 @@ def reproduce(
     hold_mb: HoldMegabytes = 1024,
     workers: Workers = 2,
     device: Device = "auto",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say how many runs are missing, and how long.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the number of missing runs and how long they take.")
+    ] = False,
     from_records: Annotated[
-        bool, typer.Option("--from-records", help="Train nothing: make the table of what the records have.")
+        bool, typer.Option("--from-records", help="Train nothing; make the table from the records.")
     ] = False,
 ) -> None:
-    """Make a table of the paper again, beside the paper's numbers and with a verdict for each.
+    """Reproduce a table of the paper, with a statistical comparison for each number.
 
     [b]memwrap reproduce svhn-reduced --dry-run[/b]
     [b]memwrap reproduce svhn-reduced --encoder resnet18 --seeds 15[/b]
 
-    Each run leaves a record; tables share them, and are made of them
-    alone. Ctrl-C stops, and the same command does what is missing.
+    Each run leaves a record, and tables are made from records alone.
+    After Ctrl-C, the same command trains what is missing.
     """
     from memwrap.cli.reading import Reading
-    from memwrap.cli.reproduce import Asked, places
+    from memwrap.cli.reproduce import find_places
     from memwrap.cli.reproduce import reproduce as run_command
+    from memwrap.reproduce import Selection
 
-    asked = Asked(table, seeds, data or (), encoder or (), samples or (), variant or (), memory)
-    at = places(asked, records or [], out)
-    run_command(asked, at, images or [], Reading(data_root, hold_mb, workers), device, dry_run, from_records)
+    selection = Selection(table, data or (), encoder or (), samples or (), variant or (), memory)
+    places, reading = find_places(selection, records or [], out), Reading(data_root, hold_mb, workers)
+    run_command(selection, seeds, places, images or [], reading, device, dry_run, from_records)
 
 
 @app.command()
@@ -420,36 +421,35 @@ def bench(
     images: Annotated[
         str | None,
         typer.Option(
-            help="Take the training images of this folder or zip, 32x32 in ten classes, as svhn.zip.",
-            show_default="made-up ones",
+            help="A folder or zip of 32x32 training images in ten classes, as svhn.zip.",
+            show_default="random ones",
         ),
     ] = None,
     side_by_side: Annotated[
-        int, typer.Option(min=1, metavar="<int>", help="Runs that are trained at the same time on a GPU.")
+        int, typer.Option(min=1, metavar="<int>", help="Runs trained at the same time on a GPU.")
     ] = 5,
     rounds: Annotated[
         int | None,
-        typer.Option(min=1, metavar="<int>", help="How often each is timed.", show_default="8; on a CPU 5"),
+        typer.Option(min=1, metavar="<int>", help="Timed rounds.", show_default="8; on a CPU 5"),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Measure hardly anything: to see whether all of it works.")
+        bool, typer.Option("--quick", help="Measure very little, to check that everything works.")
     ] = False,
     as_json: AsJson = False,
-    out: Annotated[Path | None, typer.Option(help="Keep the record in this JSON file.", show_default=False)] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the record to this JSON file.", show_default=False)] = None,
 ) -> None:
-    """Measure what training, predicting and a memory cost here, beside the published code and beside no memory.
+    """Time training, prediction and memory against the published code and against no memory.
 
     [b]memwrap bench --out bench.json[/b]
     [b]memwrap bench --only steps --encoder resnet18[/b]
 
-    All are timed in turns, in one run on one device. What is compared
-    with another package, memorywrap or entmax, needs that package.
+    Comparisons with memorywrap and entmax need these packages.
     """
     from memwrap.cli.bench import bench as run_command
-    from memwrap.reproduce.bench.running import Asked
+    from memwrap.reproduce.bench import BenchOptions
 
-    asked = Asked(tuple(only or ()), tuple(encoder or ()), side_by_side, rounds, quick)
-    run_command(asked, images, device, as_json, out)
+    options = BenchOptions(tuple(only or ()), tuple(encoder or ()), side_by_side, rounds, quick)
+    run_command(options, images, device, as_json, out)
 
 
 @app.command()

@@ -7,120 +7,119 @@ import torch
 from memwrap.cli.terminal import aligned, at_home, device_named, errors, is_there, plain_console, print_json
 from memwrap.data import open_data
 from memwrap.errors import RunError, SettingsError
-from memwrap.reproduce.bench.record import BenchRecord, Finding, LeftOut, as_json, read, write
-from memwrap.reproduce.bench.running import PARTS, Asked, findings, record_of, resolve_settings, stand_for
-from memwrap.reproduce.bench.stand import BenchContext
-from memwrap.reproduce.bench.words import HEADS, QUICK, ROOM_HEADS, TITLES, columns_of, room_of
+from memwrap.reproduce.bench.context import BenchContext
+from memwrap.reproduce.bench.formatting import (
+    HEADS,
+    PEAK_HEADS,
+    QUICK,
+    RATIO,
+    TITLES,
+    describe_origin,
+    format_measurement,
+    format_peaks,
+)
+from memwrap.reproduce.bench.record import BenchRecord, Finding, Skipped, read_bench, to_json, write_bench
+from memwrap.reproduce.bench.suite import BenchOptions, make_context, make_record, measure
 
 
-def bench(asked: Asked, images: str | None, device: str, as_json_wanted: bool, out: Path | None) -> None:
+def bench(options: BenchOptions, images: str | None, device: str, as_json: bool, out: Path | None) -> None:
     """See `memwrap bench --help`."""
     where = device_named(device)
-    asked = resolve_settings(asked, where)
+    options = options.resolve(where)
     out = None if out is None else at_home(out)
-    meanwhile = None if out is None else _kept_meanwhile(out, asked)
+    partial = None if out is None else _partial_file(out, options)
     if where.type == "cuda" and where.index is not None:
         torch.cuda.set_device(where)
-    stand = stand_for(asked, where, None if images is None else open_data(images))
-    found = _measured(asked, stand, meanwhile)
-    record = record_of(asked, stand, found, complete=True)
+    context = make_context(options, where, None if images is None else open_data(images))
+    record = make_record(options, context, _measure(options, context, partial), complete=True)
     if out is not None:
-        write(out, record)
-    if meanwhile is not None and meanwhile != out:
-        meanwhile.unlink(missing_ok=True)
-    if as_json_wanted:
-        print_json(as_json(record))
+        write_bench(out, record)
+    if partial is not None and partial != out:
+        partial.unlink(missing_ok=True)
+    if as_json:
+        print_json(to_json(record))
     else:
         _show(record)
     if out is not None:
         errors.print(f"written: {out}")
 
 
-def _kept_meanwhile(out: Path, asked: Asked) -> Path:
-    """Where findings are kept until all are there: a record of before stays as long.
+def _partial_file(out: Path, options: BenchOptions) -> Path:
+    """Where findings are written until all are there: an earlier record is replaced only by a complete one.
 
-    What is no record stays for good, and so does what was measured once and would not be again.
+    Files that are not records are never replaced, nor are measurements that would not be repeated.
     """
     if out.is_dir():
         raise SettingsError(f"out is {str(out)!r}, which is a folder; name a file, as {out / 'bench.json'}")
-    meanwhile = out.with_name(f"{out.name}.part")
-    earlier = {place: record for place in (out, meanwhile) if (record := _record_at(place)) is not None}
-    for place, record in earlier.items():
-        if lost := _not_measured_again(record, asked):
+    partial = out.with_name(f"{out.name}.part")
+    earlier = {path: record for path in (out, partial) if (record := _read_earlier(path)) is not None}
+    for path, record in earlier.items():
+        if lost := _not_repeated(record, options):
             raise SettingsError(
-                f"{place} has what would not be measured again: {', '.join(lost)}; name another file for --out, or "
-                "remove this one"
+                f"{path} holds measurements that would not be repeated: {', '.join(lost)}; name another "
+                "file for --out, or remove this one"
             )
-    return meanwhile if out in earlier else out
+    return partial if out in earlier else out
 
 
-def _record_at(place: Path) -> BenchRecord | None:
-    """The record that a new one may replace; None if nothing is there."""
-    if not is_there(place):
+def _read_earlier(path: Path) -> BenchRecord | None:
+    """The record that a new one may replace; None if there is no file."""
+    if not is_there(path):
         return None
-    if not place.is_file():  # a pipe would wait for its other end
-        raise SettingsError(f"out is {str(place)!r}, which is no file; name one, or take --json")
+    if not path.is_file():  # a pipe would wait for its other end
+        raise SettingsError(f"out is {str(path)!r}, which is not a file; name one, or use --json")
     try:
-        return read(place)
+        return read_bench(path)
     except RunError as error:
-        raise SettingsError(
-            f"{place} is there, and is no record that this could replace ({error}); name another file"
-        ) from error
+        raise SettingsError(f"{path} exists and is not a record ({error}); name another file") from error
 
 
-def _not_measured_again(earlier: BenchRecord, asked: Asked) -> list[str]:
-    """What an earlier record has rows of, and a new one would not."""
-    found = dict.fromkeys((row.part, row.encoder) for row in earlier.rows)
+def _not_repeated(earlier: BenchRecord, options: BenchOptions) -> list[str]:
+    measured = dict.fromkeys((row.part, row.encoder) for row in earlier.rows)
     return [
         f"{part}{f' of {encoder}' if encoder else ''}"
-        for part, encoder in found
-        if part not in asked.parts or (encoder is not None and encoder not in asked.encoders)
+        for part, encoder in measured
+        if part not in options.parts or (encoder is not None and encoder not in options.encoders)
     ]
 
 
-def _measured(asked: Asked, stand: BenchContext, out: Path | None) -> list[Finding]:
-    """All findings, each told and kept as soon as it is there: the rest may take minutes, or never come."""
+def _measure(options: BenchOptions, context: BenchContext, out: Path | None) -> list[Finding]:
+    """All findings, each printed and written at once, as the rest may take minutes or fail."""
     found: list[Finding] = []
     if out is not None:
-        write(out, record_of(asked, stand, found, complete=False))  # a place that cannot be written shows itself now
+        write_bench(out, make_record(options, context, found, complete=False))  # fails now if it cannot be written
     try:
-        for finding in findings(asked, stand, lambda part: errors.print(f"measuring {part} ...")):
+        for finding in measure(options, context, lambda part: errors.print(f"measuring {part} ...")):
             found.append(finding)
-            errors.print(f"  {_brief(finding)}")
+            errors.print(f"  {_summarise(finding)}")
             if out is not None:
-                write(out, record_of(asked, stand, found, complete=False))
+                write_bench(out, make_record(options, context, found, complete=False))
     except BaseException:
         if out is not None:
-            errors.print(f"What was measured so far is in {out}")
+            errors.print(f"Finished measurements are in {out}")
         raise
     return found
 
 
-def _brief(finding: Finding) -> str:
-    if isinstance(finding, LeftOut):
-        return f"left out: {finding.subject} ({finding.reason})"
+def _summarise(finding: Finding) -> str:
+    if isinstance(finding, Skipped):
+        return f"skipped: {finding.subject} ({finding.reason})"
     return f"{finding.subject}: {finding.name} / {finding.base} = {finding.ratio.median:.3f}"
 
 
 def _show(record: BenchRecord) -> None:
     console = plain_console()
-    versions, commit = record.origin.versions, record.origin.commit
-    console.print(
-        f"{record.origin.device}, torch {versions['torch']}, memwrap {versions['memwrap']}"
-        f"{f' at {commit[:10]}' if commit else ''}, {record.threads} CPU threads, {record.date}"
-    )
+    console.print(describe_origin(record))
     if record.asked["quick"]:
         console.print(QUICK)
-    console.print(f"images: {record.images}")
-    console.print(
-        "ratio: time / time of what stands beside it, in each round; the median, and quartiles. Below 1 is faster"
-    )
-    for part in PARTS:
+    console.print(f"Images: {record.images}")
+    console.print(RATIO)
+    for part, title in TITLES.items():
         if rows := [row for row in record.rows if row.part == part]:
-            console.print(f"\n{TITLES[part]}, for each {' or '.join(dict.fromkeys(row.unit for row in rows))}")
-            for line in aligned([(*HEADS, *ROOM_HEADS), *((*columns_of(row), *room_of(row)) for row in rows)]):
+            console.print(f"\n{title}, per {' or '.join(dict.fromkeys(row.unit for row in rows))}")
+            for line in aligned([(*HEADS, *PEAK_HEADS), *((*format_measurement(r), *format_peaks(r)) for r in rows)]):
                 console.print(line)
     if record.left_out:
         console.print()
     for each in record.left_out:
-        console.print(f"left out: {each.subject} ({each.reason})")
+        console.print(f"skipped: {each.subject} ({each.reason})")

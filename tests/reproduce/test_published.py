@@ -9,7 +9,7 @@ import pytest
 
 from memwrap import encoders
 from memwrap.errors import SettingsError
-from memwrap.reproduce.published import Cell, about, published, tables
+from memwrap.reproduce.published import Cell, published_table, table_info, table_names
 
 PAPER = Path(__file__).parents[3] / "shared" / "paper" / "memory_wrap.tex"
 needs_paper = pytest.mark.skipif(not PAPER.exists(), reason=f"the paper's text is not at {PAPER}")
@@ -81,7 +81,7 @@ def words_of(cell: Cell) -> set[str]:
 @pytest.mark.parametrize("table", LABELS)
 def test_each_number_is_the_one_in_the_text_at_the_same_place(table: str) -> None:
     # In the order of the text, with the heads of line and column: none left out, none twice, none misplaced.
-    ours = list(published(table).items())
+    ours = list(published_table(table).items())
     for label in LABELS[table]:
         caption, heads, lines = printed(label)
         for line_heads, numbers in lines:
@@ -104,7 +104,7 @@ def test_numbers_of_a_table_are_those_after_its_plus_minus_signs(table: str) -> 
             assert mean is not None
             assert spread is not None
             pairs.append((float(mean[1]), float(spread[1])))
-    assert Counter(pairs) == Counter((number.mean, number.spread) for number in published(table).values())
+    assert Counter(pairs) == Counter((number.mean, number.spread) for number in published_table(table).values())
 
 
 @needs_paper
@@ -119,30 +119,32 @@ def test_parameters_are_those_in_the_text() -> None:
     lines = [[field.strip() for field in line.split("&")] for line in body.replace(r"\quad", "").split(r"\\")]
     lines = [[field.split("\n")[-1].strip() for field in fields] for fields in lines if len(fields) == 3]
     counted = [int(field.replace(" ", "")) for fields in lines[1:] for field in fields[1:] if field != "-"]
-    assert counted == [number.mean for number in published("parameters").values()]
+    assert counted == [number.mean for number in published_table("parameters").values()]
 
 
 @needs_paper
 def test_costs_are_those_in_the_text() -> None:
     text = " ".join(PAPER.read_text().split())
     seconds = re.findall(r"textasciitilde (\d+) seconds when the memory contains (\d+) samples", text)
-    numbers = {cell: number.mean for cell, number in published("cost").items() if cell.metric == "epoch_seconds"}
+    numbers = {cell: number.mean for cell, number in published_table("cost").items() if cell.metric == "epoch_seconds"}
     assert [(str(int(mean)), str(cell.memory_size)) for cell, mean in numbers.items()] == seconds
     assert "doubling the training time" in text
 
 
 def test_tables_have_all_their_numbers() -> None:
-    assert tables() == list(COUNTS)
-    assert {table: len(published(table)) for table in tables()} == COUNTS
+    assert table_names() == list(COUNTS)
+    assert {table: len(published_table(table)) for table in table_names()} == COUNTS
 
 
 def test_cells_are_those_of_the_paper_s_experiments() -> None:
-    cells = [cell for table in tables() for cell in published(table)]
+    cells = [cell for table in table_names() for cell in published_table(table)]
     assert {cell.encoder for cell in cells} - {""} <= set(encoders.names())
     assert {cell.variant for cell in cells} == {"standard", "only_memory", "memory_wrap"}
     assert {cell.samples for cell in cells} == {None, 1000, 2000, 5000}
     assert all((cell.memory_size == 0) == (cell.variant == "standard") for cell in cells)
-    others = [cell for table in tables() if table not in ("memory-size", "cost") for cell in published(table)]
+    others = [
+        cell for table in table_names() if table not in ("memory-size", "cost") for cell in published_table(table)
+    ]
     assert {cell.memory_size for cell in others} == {0, 100}
 
 
@@ -184,14 +186,14 @@ def test_cells_are_those_of_the_paper_s_experiments() -> None:
     ],
 )
 def test_numbers_read_off_by_hand(table: str, cell: Cell, mean: float, spread: float | None, runs: int) -> None:
-    number = published(table)[cell]
+    number = published_table(table)[cell]
     assert (number.mean, number.spread, number.runs) == (mean, spread, runs)
 
 
 @pytest.mark.parametrize(("encoder", "width"), [("efficientnet_b0", 320), ("mobilenet_v2", 1280), ("resnet18", 512)])
 def test_parameters_follow_from_the_last_layer(encoder: str, width: int) -> None:
     # d -> classes; d -> 2d -> classes; 2d -> 4d -> classes, each with biases, in place of one another.
-    found = published("parameters")
+    found = published_table("parameters")
     numbers = {
         cell.variant: found[cell].mean for cell in found if (cell.metric, cell.encoder) == ("parameters", encoder)
     }
@@ -203,26 +205,28 @@ def test_parameters_follow_from_the_last_layer(encoder: str, width: int) -> None
 
 
 def test_only_counted_numbers_are_exact() -> None:
-    assert all(number.exact == (table == "parameters") for table in tables() for number in published(table).values())
+    assert all(
+        number.exact == (table == "parameters") for table in table_names() for number in published_table(table).values()
+    )
 
 
 def test_slips_of_the_paper_are_kept_and_noted() -> None:
-    noted = {cell: number for cell, number in published("explanations").items() if number.note}
+    noted = {cell: number for cell, number in published_table("explanations").items() if number.note}
     (cell,) = noted
     assert (cell.data, cell.samples, cell.variant, noted[cell].mean) == ("cinic10", 5000, "memory_wrap", 74.47)
-    assert "SVHN" in about("cinic10-reduced").notes[0]
-    assert "explanation accuracy" in about("counterfactuals").notes[0]
+    assert "SVHN" in table_info("cinic10-reduced").notes[0]
+    assert "explanation accuracy" in table_info("counterfactuals").notes[0]
 
 
 def test_an_unknown_table_is_refused_with_the_known_ones() -> None:
     expected = re.escape(f"table 'svhn' is not known; known are {', '.join(COUNTS)}")
     with pytest.raises(SettingsError, match=f"^{expected}$"):
-        published("svhn")
+        published_table("svhn")
 
 
 def test_a_changed_answer_changes_no_other() -> None:
-    published("full").clear()
-    assert len(published("full")) == COUNTS["full"]
+    published_table("full").clear()
+    assert len(published_table("full")) == COUNTS["full"]
 
 
 def test_cells_have_an_order_in_which_the_full_data_set_is_last() -> None:

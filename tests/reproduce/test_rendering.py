@@ -1,70 +1,75 @@
-"""Tables: every number in its place, verdicts as they are, and text from elsewhere that stays text."""
+"""Tables as Markdown and CSV: every number in its place, and text from elsewhere stays text."""
 
 import csv
 import io
-import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from memwrap.errors import InputError
-from memwrap.reproduce.published import Cell, about, published, tables
-from memwrap.reproduce.rendering import COLUMNS, as_csv, as_html, as_markdown
-from memwrap.reproduce.rows import SUBSET, WHOLE_SET, Row, blocks, rows_for
-from memwrap.reproduce.words import legend, tally, words
-from tests.report import parsed
+from memwrap.errors import InputError, SaveError
+from memwrap.reproduce.layout import Row, arrange
+from memwrap.reproduce.published import Cell, published_table, table_names
+from memwrap.reproduce.records import Seconds
+from memwrap.reproduce.rendering import (
+    COLUMNS,
+    FILES,
+    format_cell,
+    legend,
+    make_caption,
+    make_title,
+    summarise,
+    tally,
+    to_csv,
+    to_markdown,
+    write_table,
+)
+from memwrap.reproduce.tables import SUBSET, WHOLE_SET, make_rows, rows_from_records
+from memwrap.reproduce.tasks import select_cells
 from tests.reproduce import made_up_table
+from tests.reproduce.records import ORIGIN, TASK, failed, recorded, tasks_of
 
 HOSTILE = '<script>alert(1)</script> & "co" | *x* {{ 7 * 7 }}'
 CELL = Cell("accuracy", "svhn", 1000, "mobilenet_v2", "memory_wrap", 100)
-PNG = b"\x89PNG\r\n\x1a\n rest"
 
 
 def one(values: list[float]) -> Row:
     """The row of MobileNetV2 with Memory Wrap at 1000 samples of SVHN, the paper's 66.93 ± 3.15."""
-    (row,) = [row for row in rows_for("svhn-reduced", {CELL: values}) if row.cell == CELL]
+    (row,) = [row for row in make_rows("svhn-reduced", {CELL: values}) if row.cell == CELL]
     return row
 
 
-def grid(markdown: str) -> list[list[str]]:
-    """The fields of a Markdown table's lines, the one under its heads left out."""
-    lines = [line for line in markdown.splitlines() if line.startswith("|") and not line.startswith("| ---")]
-    return [[field.strip() for field in line.strip("|").split("|")] for line in lines]
-
-
 def explained() -> list[Row]:
-    """Both sources of the explanation metrics."""
+    """Two sources of memory samples."""
     return [
-        *rows_for("explanations", made_up_table("explanations"), source=WHOLE_SET),
-        *rows_for("explanations", made_up_table("explanations", shift=6), source=SUBSET, judged=False),
+        *make_rows("explanations", made_up_table("explanations"), source=WHOLE_SET),
+        *make_rows("explanations", made_up_table("explanations", shift=6), source=SUBSET, tested=False),
     ]
 
 
-def test_a_row_for_each_number_in_the_paper_s_order() -> None:
-    rows = rows_for("svhn-reduced", {CELL: [66.0, 67.0]})
-    assert [row.cell for row in rows] == list(published("svhn-reduced"))
+# Layout
+
+
+def test_there_is_a_row_for_each_number_in_the_paper_s_order() -> None:
+    rows = make_rows("svhn-reduced", {CELL: [66.0, 67.0]})
+    assert [row.cell for row in rows] == list(published_table("svhn-reduced"))
     assert [row.cell for row in rows if row.comparison is not None] == [CELL]
 
 
-def test_a_cell_that_the_table_does_not_have_is_refused() -> None:
-    with pytest.raises(InputError, match="table 'svhn-reduced' has no number for Cell"):
-        rows_for("svhn-reduced", {replace(CELL, data="cifar10"): [1.0, 2.0]})
+def test_cells_of_another_table_are_refused() -> None:
+    with pytest.raises(InputError, match="'svhn-reduced' has no number for Cell"):
+        make_rows("svhn-reduced", {replace(CELL, data="cifar10"): [1.0, 2.0]})
 
 
-def test_no_rows_are_refused() -> None:
-    with pytest.raises(InputError, match="rows is empty"):
-        blocks([])
-
-
-def test_rows_of_two_tables_are_refused() -> None:
-    with pytest.raises(InputError, match="several tables, cost, full"):
-        blocks([*rows_for("full", {}), *rows_for("cost", {})])
-
-
-def test_a_cell_given_twice_is_refused() -> None:
-    rows = rows_for("full", {})
-    with pytest.raises(InputError, match="twice"):
-        blocks([*rows, rows[0]])
+def test_rows_that_cannot_be_arranged_are_refused() -> None:
+    rows = make_rows("full", {})
+    for wrong, message in (
+        ([], "rows is empty"),
+        ([*rows, *make_rows("cost", {})], "cost, full"),
+        ([*rows, rows[0]], "twice"),
+    ):
+        with pytest.raises(InputError, match=message):
+            arrange(wrong)
 
 
 @pytest.mark.parametrize(
@@ -76,217 +81,212 @@ def test_a_cell_given_twice_is_refused() -> None:
         ("parameters", ("Encoder", "Variant"), ["Dimension of the encoding", "Parameters"], 9),
     ],
 )
-def test_tables_are_laid_out_as_the_paper_s(table: str, heads: tuple[str, str], columns: list[str], lines: int) -> None:
-    (block,) = blocks(rows_for(table, {}))
+def test_the_layout_is_the_paper_s(table: str, heads: tuple[str, str], columns: list[str], lines: int) -> None:
+    (block,) = arrange(make_rows(table, {}))
     assert (block.heads, list(block.columns), len(block.lines)) == (heads, columns, lines)
 
 
-@pytest.mark.parametrize("table", tables())
-def test_every_number_of_every_table_is_shown_in_its_place(table: str) -> None:
-    rows = rows_for(table, made_up_table(table))
-    fields = [field for line in grid(as_markdown(rows, "a title", "a caption"))[1:] for field in line[2:]]
-    shown = [field for field in fields if field != "–"]
-    assert len(shown) == len(rows)
-    (block,) = blocks(rows)
-    placed = [row for line in block.lines for row in line.rows if row is not None]
-    for row, field in zip(placed, shown, strict=True):
-        assert f"paper {words(row).paper}" in field
-        assert words(row).ours in field
-
-
-def test_a_line_has_the_row_of_its_heads() -> None:
-    (block,) = blocks(rows_for("svhn-reduced", {}))
+def test_a_row_is_found_by_its_headings() -> None:
+    (block,) = arrange(make_rows("svhn-reduced", {}))
     row = block.at("MobileNetV2", "Memory Wrap", "1000 samples")
     assert row is not None
     assert row.cell == CELL
     assert block.at("MobileNetV2", "Memory Wrap", "9 samples") is None
 
 
-def test_a_cell_says_ours_the_paper_s_the_difference_and_the_verdict() -> None:
-    said = words(one([66.0, 67.0, 68.0]))
-    assert (said.ours, said.runs, said.median, said.paper) == ("67.00 ± 1.00", "(3)", "67.00", "66.93 ± 3.15")
-    assert (said.difference, said.verdict, said.kind) == ("+0.07", "agrees", "agrees")
+# Cells
 
 
 @pytest.mark.parametrize(
-    ("values", "difference", "verdict", "kind"),
+    ("values", "difference", "verdict"),
     [
-        ([40.0, 41.0, 42.0], "−25.93", "differs, below", "differs"),
-        ([80.0, 81.0, 82.0], "+14.07", "differs, above", "differs"),
-        ([66.93, 66.931, 66.929], "0.00", "agrees", "agrees"),
-        ([60.0], "−6.93", "too few runs", "open"),
+        ([66.0, 67.0, 68.0], "+0.07", "agrees"),
+        ([40.0, 41.0, 42.0], "−25.93", "differs, below"),
+        ([80.0, 81.0, 82.0], "+14.07", "differs, above"),
+        ([66.93, 66.931, 66.929], "0.00", "agrees"),
+        ([60.0], "−6.93", "too few runs"),
     ],
 )
-def test_verdicts_in_words(values: list[float], difference: str, verdict: str, kind: str) -> None:
-    said = words(one(values))
-    assert (said.difference, said.verdict, said.kind) == (difference, verdict, kind)
+def test_a_cell_has_difference_and_verdict(values: list[float], difference: str, verdict: str) -> None:
+    text = format_cell(one(values))
+    assert (text.difference, text.verdict) == (difference, verdict)
+
+
+def test_a_cell_has_ours_and_the_paper_s() -> None:
+    text = format_cell(one([66.0, 67.0, 68.0]))
+    assert (text.ours, text.runs, text.median, text.paper) == ("67.00 ± 1.00", "3", "67.00", "66.93 ± 3.15")
 
 
 def test_counted_numbers_are_equal_or_not() -> None:
     cell = Cell("parameters", "", None, "resnet18", "standard", 0)
     right, wrong = ({cell: [count]} for count in (11_173_962.0, 11_173_963.0))
-    said = [words(row) for ours in (right, wrong) for row in rows_for("parameters", ours) if row.cell == cell]
-    assert (said[0].ours, said[0].difference, said[0].verdict) == ("11,173,962", "", "equal")
-    assert (said[1].ours, said[1].difference, said[1].verdict) == ("11,173,963", "+1", "differs, above")
+    texts = [format_cell(row) for ours in (right, wrong) for row in make_rows("parameters", ours) if row.cell == cell]
+    assert (texts[0].ours, texts[0].difference, texts[0].verdict) == ("11,173,962", "", "equal")
+    assert (texts[1].ours, texts[1].difference, texts[1].verdict) == ("11,173,963", "+1", "differs, above")
 
 
-def test_times_that_the_paper_gives_without_spread_are_not_judged() -> None:
-    rows = rows_for("cost", made_up_table("cost"))
-    assert words(rows[0]).verdict == "not judged: the paper gives no spread"
-    assert tally(rows) == "4 cells cannot be judged."
+def test_numbers_without_a_published_spread_are_not_tested() -> None:
+    rows = make_rows("cost", made_up_table("cost"))
+    assert format_cell(rows[0]).verdict == "not tested: the paper gives no spread"
+    assert (tally(rows).tested, tally(rows).too_few) == (0, 4)
 
 
-def test_markdown_shows_medians_where_the_spread_is_large() -> None:
-    scattered, steady = (as_markdown([one(values)], "", "") for values in ([20.0, 60.0, 70.0], [66.0, 67.0, 68.0]))
-    assert "median 60.00" in scattered
-    assert "median" not in steady
+# Text below a table
 
 
-def test_the_tally_counts_verdicts() -> None:
-    ours = {cell: [number.mean - 1, number.mean, number.mean + 1] for cell, number in published("svhn-reduced").items()}
+def test_outcomes_are_counted() -> None:
+    numbers = published_table("svhn-reduced")
+    ours = {cell: [number.mean - 1, number.mean, number.mean + 1] for cell, number in numbers.items()}
     cells = list(ours)
     ours[cells[0]] = [0.0, 0.1, 0.2]
     ours[cells[2]] = [99.0, 99.1, 99.2]
     ours[cells[5]] = [50.0]
     del ours[cells[7]]
-    text = tally(rows_for("svhn-reduced", ours, level=0.1))
-    assert text.startswith(
-        "23 of 25 cells agree with the paper; 2 differ (1 above, 1 below); 1 cannot be judged; 1 has no runs of ours. "
-        "Welch's t-test at a level of 10 % for all 25 cells of the table that have runs, together (Holm's "
-        "correction). A true difference of "
-    )
-    assert text.endswith("Cells of fewer than 5 runs differ by chance more often than that level says.")
+    rows = make_rows("svhn-reduced", ours, level=0.1)
+    found = tally(rows)
+    assert (found.agree, found.above, found.below, found.too_few, found.missing) == (23, 1, 1, 1, 1)
+    text = summarise(rows)
+    for part in ("23 of 25", "level 10 % for 25 cells", "fewer than 5 runs"):
+        assert part in text
+    assert "fewer than" not in summarise(make_rows("svhn-reduced", made_up_table("svhn-reduced", runs=5)))
 
 
-def test_enough_runs_need_no_warning() -> None:
-    assert "by chance" not in tally(rows_for("svhn-reduced", made_up_table("svhn-reduced", runs=5)))
-
-
-def test_the_tally_says_what_would_have_been_noticed() -> None:
-    rows = rows_for("svhn-reduced", made_up_table("svhn-reduced"))
-    sizes = [float(line["noticeable"]) for line in csv.DictReader(io.StringIO(as_csv(rows)))]
-    assert f"{min(sizes):.1f} points in the steadiest cell and {max(sizes):.1f} in the most scattered" in tally(rows)
+def test_the_summary_has_the_noticeable_differences() -> None:
+    rows = make_rows("svhn-reduced", made_up_table("svhn-reduced"))
+    sizes = [float(line["noticeable"]) for line in csv.DictReader(io.StringIO(to_csv(rows)))]
+    assert f"{min(sizes):.1f} to {max(sizes):.1f} points" in summarise(rows)
 
 
 def test_a_table_without_runs_says_so() -> None:
-    assert tally(rows_for("full", {})) == "No runs of ours."
-    assert "no runs<br>paper 94.39 ± 0.24" in as_markdown(rows_for("full", {}), "", "")
+    assert summarise(make_rows("full", {})) == "No runs of ours."
+    assert "no runs<br>paper 94.39 ± 0.24" in to_markdown(make_rows("full", {}), "", "")
 
 
-def test_the_legend_says_how_many_runs_the_paper_has() -> None:
-    assert "15 runs" in legend(rows_for("full", {}))
-    assert "5 runs" in legend(rows_for("memory-size", {}))
-    assert "15" not in legend(rows_for("memory-size", {}))
+def test_the_legend_has_the_paper_s_number_of_runs() -> None:
+    assert "15 runs" in legend(make_rows("full", {}))
+    assert "15" not in legend(make_rows("memory-size", {}))
 
 
-def test_sources_stand_apart_and_only_the_published_one_is_judged() -> None:
+def test_a_caption_names_devices_dates_versions_and_failures() -> None:
+    later = replace(ORIGIN, device="NVIDIA H200", engine="graph", side_by_side=5, dirty=True)
+    later = replace(later, versions={**ORIGIN.versions, "cuda": "13.0"})
+    records = [
+        recorded(),
+        recorded(origin=later, date="2026-11-18T00:00:00+00:00", seconds=Seconds(3600.0, 4185.0)),
+        recorded(replace(TASK, seed=1), origin=replace(later, side_by_side=15), seconds=Seconds(0.0, 0.0)),
+    ]
+    failure = failed(replace(TASK, seed=9))
+    caption = make_caption(records, [failure], skipped=2)
+    for part in (
+        "3 runs on cpu, NVIDIA H200, 2026-11-16 to 2026-11-18, 2 h 10 min",
+        "torch 2.11 with CUDA 13.0",
+        "commit 0123456789, 0123456789 with changes",
+        "loop; graph with 5 or 15 runs",
+        "svhn (73,257 for training, 26,032 for the test)",
+        failure.task.name,
+        "records: 2",
+    ):
+        assert part in caption
+    assert make_caption([]) == ""
+
+
+# Markdown
+
+
+@pytest.mark.parametrize("table", table_names())
+def test_every_number_of_every_table_is_shown_in_its_place(table: str) -> None:
+    rows = make_rows(table, made_up_table(table))
+    lines = [line for line in to_markdown(rows, "a title", "a caption").splitlines() if line.startswith("|")]
+    fields = [field.strip() for line in lines[2:] for field in line.strip("|").split("|")[2:]]
+    shown = [field for field in fields if field != "–"]
+    (block,) = arrange(rows)
+    placed = [row for line in block.lines for row in line.rows if row is not None]
+    assert len(shown) == len(rows)
+    for row, field in zip(placed, shown, strict=True):
+        assert f"paper {format_cell(row).paper}" in field
+        assert format_cell(row).ours in field
+
+
+def test_medians_are_shown_where_the_spread_is_large() -> None:
+    scattered, steady = (to_markdown([one(values)], "", "") for values in ([20.0, 60.0, 70.0], [66.0, 67.0, 68.0]))
+    assert "median 60.00" in scattered
+    assert "median" not in steady
+
+
+def test_sources_have_a_block_each_and_one_is_tested() -> None:
     rows = explained()
-    assert [block.source for block in blocks(rows)] == [WHOLE_SET, SUBSET]
-    markdown = as_markdown(rows, "", "")
-    published_part, other_part = markdown.split("**Memory drawn from the training subset**")
-    assert "**Memory drawn from the whole training set**" in published_part
-    assert published_part.count(" agrees |") + published_part.count("differs") == 30
-    assert other_part.count("not judged |") == 30
-    assert "30 of another memory source are not judged" in tally(rows)
+    assert [block.source for block in arrange(rows)] == [WHOLE_SET, SUBSET]
+    tested, other = to_markdown(rows, "", "").split("**Memory samples from the training subset**")
+    assert tested.count(" agrees |") + tested.count("differs") == 30
+    assert other.count("not tested |") == 30
 
 
-def test_slips_are_noted_below_the_table_and_marked_in_their_cell() -> None:
-    rows = rows_for("explanations", {})
-    markdown, page = as_markdown(rows, "", ""), as_html(rows, "", "")
+def test_slips_of_the_paper_are_noted_and_marked() -> None:
+    markdown = to_markdown(make_rows("explanations", {}), "", "")
     assert "paper 74.47 ± 0.62<sup>1</sup>" in markdown
     assert "<sup>1</sup> As printed, and perhaps a slip" in markdown
-    assert "paper 74.47 ± 0.62<sup>1</sup>" in page
-    assert "The paper's caption says SVHN" in as_markdown(rows_for("cinic10-reduced", {}), "", "")
-    assert "caption says SVHN" in as_html(rows_for("cinic10-reduced", {}), "", "")
+    assert "The paper's caption says SVHN" in to_markdown(make_rows("cinic10-reduced", {}), "", "")
 
 
-def test_markdown_keeps_text_from_elsewhere_as_text() -> None:
-    markdown = as_markdown(rows_for("full", {}), f"title {HOSTILE}", f"caption\n# {HOSTILE}")
+def test_text_from_elsewhere_stays_text() -> None:
+    markdown = to_markdown(make_rows("full", {}), f"title {HOSTILE}", f"caption\n# {HOSTILE}")
     assert "<script>" not in markdown
     escaped = '&lt;script&gt;alert(1)&lt;/script&gt; &amp; "co" \\| \\*x\\* {{ 7 \\* 7 }}'
     assert markdown.startswith(f"### title {escaped}\n")
     assert markdown.endswith(f"\n\ncaption \\# {escaped}\n")
 
 
-def test_csv_has_a_line_for_each_row_with_all_that_is_known() -> None:
-    rows = rows_for("svhn-reduced", {CELL: [66.0, 67.0, 71.0]})
-    lines = list(csv.DictReader(io.StringIO(as_csv(rows))))
+# CSV
+
+
+def test_csv_has_a_line_for_each_row() -> None:
+    lines = list(csv.DictReader(io.StringIO(to_csv(make_rows("svhn-reduced", {CELL: [66.0, 67.0, 71.0]})))))
     assert len(lines) == 27
     assert tuple(lines[0]) == COLUMNS
     (line,) = [line for line in lines if line["ours_mean"]]
-    found, verdict = one([66.0, 67.0, 71.0]).comparison, one([66.0, 67.0, 71.0]).verdict
-    assert found is not None
-    assert verdict is not None
-    assert verdict.cell_level is not None
-    assert (line["metric"], line["data"], line["samples"], line["encoder"]) == (
-        "accuracy",
-        "svhn",
-        "1000",
-        "mobilenet_v2",
-    )
-    assert (line["variant"], line["memory_size"], line["ours_runs"]) == ("memory_wrap", "100", "3")
-    assert (line["ours_mean"], line["ours_median"], line["paper_mean"]) == ("68", "67", "66.93")
-    assert (line["paper_deviation_as_printed"], line["paper_runs"]) == ("3.15", "15")
+    row = one([66.0, 67.0, 71.0])
+    assert row.comparison is not None
+    assert row.verdict is not None
+    assert row.verdict.cell_level is not None
+    expected = {
+        "metric": "accuracy", "data": "svhn", "samples": "1000", "encoder": "mobilenet_v2", "variant": "memory_wrap",
+        "memory_size": "100", "ours_runs": "3", "ours_mean": "68", "ours_median": "67", "paper_mean": "66.93",
+        "paper_deviation_as_printed": "3.15", "paper_runs": "15", "verdict": "agrees", "cells_tested": "1",
+        "level": "0.05",
+    }  # fmt: skip
+    assert {name: line[name] for name in expected} == expected
     assert float(line["ours_deviation"]) == pytest.approx(7**0.5)
     assert float(line["paper_deviation"]) == pytest.approx(3.15 * (15 / 14) ** 0.5)
-    assert float(line["p"]) == pytest.approx(found.p)
-    assert float(line["allowed"]) == pytest.approx(found.allowed(verdict.cell_level))
-    assert float(line["noticeable"]) == pytest.approx(found.noticeable(verdict.cell_level))
-    assert (line["verdict"], line["cells_tested"], line["level"]) == ("agrees", "1", "0.05")
+    assert float(line["p"]) == pytest.approx(row.comparison.p)
+    assert float(line["allowed"]) == pytest.approx(row.comparison.allowed(row.verdict.cell_level))
+    assert float(line["noticeable"]) == pytest.approx(row.comparison.noticeable(row.verdict.cell_level))
 
 
-def test_csv_keeps_large_counts_whole() -> None:
-    rows = rows_for("parameters", made_up_table("parameters"))
-    assert "15447642" in as_csv(rows)
-
-
-def test_csv_names_the_source() -> None:
-    sources = [line["source"] for line in csv.DictReader(io.StringIO(as_csv(explained())))]
+def test_csv_keeps_large_counts_whole_and_names_sources() -> None:
+    assert "15447642" in to_csv(make_rows("parameters", made_up_table("parameters")))
+    sources = [line["source"] for line in csv.DictReader(io.StringIO(to_csv(explained())))]
     assert sources == [WHOLE_SET] * 30 + [SUBSET] * 30
 
 
-def test_html_has_the_cells_of_the_table() -> None:
-    rows = rows_for("svhn-reduced", made_up_table("svhn-reduced"))
-    page = parsed(as_html(rows, about("svhn-reduced").title, "made today"))
-    cells = [cell.text for cell in page.all("td")]
-    assert len(cells) == 27
-    for row, cell in zip(rows, cells, strict=True):
-        said = words(row)
-        assert cell.startswith(f"{said.ours} {said.runs} median {said.median} paper {said.paper}")
-        assert f"{said.difference} {said.verdict}" in cell
-        assert f"would notice {said.noticeable}" in cell
-    assert "made today" in page.text
-    assert tally(rows) in page.text
+# Files
 
 
-def test_html_marks_cells_that_differ() -> None:
-    page = parsed(as_html([one([10.0, 10.1, 10.2])], "", ""))
-    (cell,) = page.all("td")
-    assert cell.attributes["class"] == "differs"
+def test_a_table_is_written_as_markdown_csv_and_a_figure(tmp_path: Path) -> None:
+    cells = select_cells("svhn-reduced")
+    records = [recorded(task, 0.2 + task.seed / 100) for task in tasks_of("svhn-reduced", range(2))]
+    rows = rows_from_records("svhn-reduced", cells, records)
+    for _ in range(2):  # the second time in the place of the first
+        written = write_table(tmp_path / "deep" / "table", rows, make_title("svhn-reduced"), "on a Monday")
+    assert sorted(path.name for path in (tmp_path / "deep" / "table").iterdir()) == sorted(FILES)
+    markdown, table, figure = written
+    assert "on a Monday" in markdown.read_text()
+    assert figure.read_bytes().startswith(b"\x89PNG")
+    lines = list(csv.DictReader(table.open()))
+    assert [line["variant"] for line in lines] == [cell.variant for cell in cells]
+    assert {line["ours_mean"] for line in lines} == {"20.5"}
 
 
-def test_html_stands_alone_and_keeps_text_as_text() -> None:
-    rows = [replace(row, note=HOSTILE) for row in explained()]
-    rows = [replace(row, source=HOSTILE) if row.source == SUBSET else row for row in rows]
-    page = as_html(rows, f"title {HOSTILE}", f"caption {HOSTILE}", PNG)
-    assert "<script" not in page
-    assert "{{ 7 * 7 }}" in page
-    assert re.findall(r'(?:src|href)="(?!data:)', page) == []
-    assert "http" not in page.replace("http-equiv", "")
-    assert "default-src 'none'" in page
-
-
-@pytest.mark.parametrize(
-    ("picture", "kind"), [(PNG, "image/png"), (b'<?xml version="1.0"?><svg></svg>', "image/svg+xml")]
-)
-def test_html_holds_its_picture(picture: bytes, kind: str) -> None:
-    assert f'src="data:{kind};base64,' in as_html(rows_for("full", {}), "", "", picture)
-
-
-def test_a_picture_of_another_kind_is_refused() -> None:
-    with pytest.raises(InputError, match="picture begins with b'GIF89a'; expected PNG or SVG"):
-        as_html(rows_for("full", {}), "", "", b"GIF89a")
-
-
-def test_html_without_a_picture_has_none() -> None:
-    assert "<img" not in as_html(rows_for("full", {}), "", "")
+def test_a_folder_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SaveError, match="cannot be written"):
+        write_table(tmp_path / "file" / "table", make_rows("full", {}), "title", "caption")

@@ -6,7 +6,7 @@ import torch
 from memwrap.data import digits, generator
 from memwrap.models.evaluation import Encoded, draw_memories, drawn_scores
 from memwrap.models.inference import encode_all
-from memwrap.reproduce.scores import metrics_of, published_share
+from memwrap.reproduce.scores import published_share, score_run
 from memwrap.runs.training import new_training
 from memwrap.training.settings import Settings
 
@@ -39,7 +39,7 @@ def test_scores_are_those_of_memories_with_so_few_trained_images(published: int)
     for _ in trainer.run():
         pass
     model, size = trainer.model.eval(), 8
-    found = metrics_of(model, data, splits, trainer.settings, published)["drawn"]
+    found = score_run(model, data, splits, trainer.settings, published)["drawn"]
     subset, others = splits.of(data, "train"), splits.of(data, "rest")
     few = {1800: 734, 3000: 333}[published]  # of 800, beside 917 others
     chosen = torch.randperm(800, generator=generator(0, "published share"))[:few].sort().values
@@ -63,13 +63,13 @@ def test_memories_are_not_drawn_from_few_more_images_than_they_have(memory_size:
     data = digits()
     splits, trainer = new_training(data, SETTINGS.replace(samples=200, epochs=1, memory_size=memory_size))
     assert len(splits.rest) == 1517, "of which 80 of 200 are a twentieth, as 200 of 4000 are: 1597 images"
-    found = metrics_of(trainer.model.eval(), data, splits, trainer.settings, published_images=4000)["drawn"]
+    found = score_run(trainer.model.eval(), data, splits, trainer.settings, published_images=4000)["drawn"]
     assert ("published_share" in found) is enough
 
 
 def test_the_paper_s_own_images_need_no_such_memories() -> None:
     data = digits()
     splits, trainer = new_training(data, SETTINGS)
-    plain = metrics_of(trainer.model.eval(), data, splits, trainer.settings)
-    assert plain == metrics_of(trainer.model, data, splits, trainer.settings, published_images=1717)
+    plain = score_run(trainer.model.eval(), data, splits, trainer.settings)
+    assert plain == score_run(trainer.model, data, splits, trainer.settings, published_images=1717)
     assert plain["drawn"].keys() == {"training_subset", "whole_training_set"}

@@ -1,4 +1,4 @@
-"""What a memory costs when a trained model predicts."""
+"""Times prediction with a memory against prediction without one."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -8,23 +8,23 @@ from torch import Tensor
 
 from memwrap.models.classifier import MemoryClassifier
 from memwrap.models.loading import Model
+from memwrap.reproduce.bench.context import BenchContext
 from memwrap.reproduce.bench.packages import MissingPackageError
 from memwrap.reproduce.bench.published_loop import published_model
-from memwrap.reproduce.bench.record import Finding, LeftOut, row_of
-from memwrap.reproduce.bench.stand import BenchContext
+from memwrap.reproduce.bench.record import Finding, Skipped, make_measurement
 from memwrap.reproduce.bench.timing import Candidate
 
 PART = "inference"
 UNIT = "batch"
 
 
-def measure(stand: BenchContext, encoder: str) -> Iterator[Finding]:
-    """A batch with remembered samples beside a batch without a memory, and beside one that encodes its memory anew."""
-    plain, wrapped = standard_model(stand, encoder), memory_model(stand, encoder)
+def measure(context: BenchContext, encoder: str) -> Iterator[Finding]:
+    """A batch with remembered samples, and one that encodes its memory anew, against a batch without a memory."""
+    plain, wrapped = standard_model(context, encoder), memory_model(context, encoder)
     images, memory = (
-        stand.normalised(wrapped, count) for count in (stand.amounts.inference_batch, stand.amounts.memory)
+        context.normalised(wrapped, count) for count in (context.sizes.inference_batch, context.sizes.memory)
     )
-    wrapped.remember(memory, stand.supply.take(len(memory)).labels)
+    wrapped.remember(memory, context.images.take(len(memory)).labels)
     size = len(memory)
     others: dict[str, Callable[[], Tensor]] = {f"Memory Wrap, {size} remembered": lambda: wrapped(images)}
     subject = f"predicting {len(images)} images"
@@ -32,45 +32,44 @@ def measure(stand: BenchContext, encoder: str) -> Iterator[Finding]:
         published = published_model(wrapped).eval()
         others[f"published layer, {size} encoded with each batch"] = lambda: published(images, memory)
     except MissingPackageError as error:
-        yield LeftOut(PART, f"{encoder}, {subject} with the published layer", str(error))
-    # On a GPU also without anybody waiting for a class: then Standard runs ahead, and our check of values waits alone.
-    for read in (True, False) if stand.on_gpu else (True,):
-        base = predicting(stand, "Standard", lambda: plain(images), read, memory=0)
-        contestants = [predicting(stand, name, logits, read, memory=size) for name, logits in others.items()]
-        for compared in stand.stopwatch.compare(base, contestants, stand.amounts.rounds):
-            yield row_of(PART, subject if read else f"{subject}, none read", encoder, UNIT, compared)
+        yield Skipped(PART, f"{encoder}, {subject} with the published layer", str(error))
+    # On a GPU also without reading the classes: then Standard runs ahead, while our check of values waits.
+    for read in (True, False) if context.on_gpu else (True,):
+        base = predicting(context, "Standard", lambda: plain(images), read, memory=0)
+        candidates = [predicting(context, name, logits, read, memory=size) for name, logits in others.items()]
+        for timing in context.stopwatch.compare(base, candidates, context.sizes.rounds):
+            yield make_measurement(PART, subject if read else f"{subject}, none read", encoder, UNIT, timing)
 
 
-def standard_model(stand: BenchContext, encoder: str) -> Model:
-    """One without a memory, in evaluation mode."""
-    return stand.model(stand.settings(encoder, {"variant": "standard"})).eval()
+def standard_model(context: BenchContext, encoder: str) -> Model:
+    """A model without a memory, in evaluation mode."""
+    return context.model(context.settings(encoder, {"variant": "standard"})).eval()
 
 
-def memory_model(stand: BenchContext, encoder: str) -> MemoryClassifier:
-    """One with a memory, in evaluation mode, of which nothing is remembered yet."""
-    model = stand.model(stand.settings(encoder, {"variant": "memory_wrap"})).eval()
+def memory_model(context: BenchContext, encoder: str) -> MemoryClassifier:
+    """A model with an empty memory, in evaluation mode."""
+    model = context.model(context.settings(encoder, {"variant": "memory_wrap"})).eval()
     assert isinstance(model, MemoryClassifier)  # by its variant
     return model
 
 
 def predicting(
-    stand: BenchContext, name: str, logits: Callable[[], Tensor], read: bool = True, **facts: Any
+    context: BenchContext, name: str, logits: Callable[[], Tensor], read: bool = True, **facts: Any
 ) -> Candidate:
-    """A turn of several batches, without gradients. read: whether the classes of each are brought to the host."""
+    """A turn of several batches, without gradients. read: whether the classes of each are copied to the host."""
 
     def run() -> None:
         with torch.inference_mode():
-            for _ in range(stand.amounts.batches):
+            for _ in range(context.sizes.batches):
                 found = logits()
                 if read:
                     found.argmax(dim=1).cpu()
 
-    precision = "fp32, convolutions in TF32" if stand.on_gpu else "fp32"
     conditions = {
-        "batch": stand.amounts.inference_batch,
-        "precision": precision,
+        "batch": context.sizes.inference_batch,
+        "precision": "fp32, convolutions in TF32" if context.on_gpu else "fp32",
         "channels_last": False,
         "classes_read": read,
         **facts,
     }
-    return Candidate(name, run, stand.amounts.batches, facts=conditions)
+    return Candidate(name, run, context.sizes.batches, facts=conditions)

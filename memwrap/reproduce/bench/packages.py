@@ -1,4 +1,4 @@
-"""Packages that memwrap does without, and is only compared with."""
+"""Packages that memwrap is compared with but does not need."""
 
 import importlib
 from importlib.metadata import PackageNotFoundError, version
@@ -6,27 +6,27 @@ from typing import Any
 
 from memwrap.errors import MemwrapError, brief
 
-COMPARED_WITH = ("memorywrap", "entmax")
+COMPARED = ("memorywrap", "entmax")
 
 
 class MissingPackageError(MemwrapError):
-    """A package that is compared with is not there, or is broken."""
+    """A package to compare with is missing or broken."""
 
 
-def taken_from(package: str, name: str) -> Any:
-    """Something that a package has, or a MissingPackageError that says what to do."""
+def import_from(package: str, name: str) -> Any:
+    """An attribute of a package, or a MissingPackageError."""
     try:
         return getattr(importlib.import_module(package), name)
-    except Exception as error:  # a package that is broken may raise anything, and the rest is measured all the same
+    except Exception as error:  # a broken package may raise anything, and the rest is measured all the same
         raise MissingPackageError(
-            f"{name} cannot be had from {package} ({brief(error)}); pip install {package}"
+            f"{name} cannot be imported from {package} ({brief(error)}); pip install {package}"
         ) from error
 
 
-def versions_of_others() -> dict[str, str]:
-    """Of those that are there."""
+def compared_versions() -> dict[str, str]:
+    """The versions of the packages that are installed."""
     found = {}
-    for name in COMPARED_WITH:
+    for name in COMPARED:
         try:
             found[name] = version(name)
         except PackageNotFoundError:

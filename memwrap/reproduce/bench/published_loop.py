@@ -1,10 +1,9 @@
-"""Training as the authors of the paper published it, said again in plain words, to measure ours against.
+"""The training loop that the paper's authors published, rewritten, to measure ours against.
 
-What it has in common with theirs is what costs time: pictures that are made into tensors one by one, in the process
-that trains; a new iterator over the memory's loader in each step, which shuffles the whole training set for one draw;
-two passes of the encoder, in fp16 with loss scaling on a GPU; and their layer, from the package `memorywrap`. Nothing
-is read back from the device, as they read nothing. Both loaders pin their memory, and cuDNN is told to be
-deterministic, as theirs is.
+It keeps what costs time: images become tensors one by one, in the training process; each step creates a new iterator
+over the memory's loader, which shuffles the whole training set for one draw; the encoder runs twice, in fp16 with loss
+scaling on a GPU; and the layer is that of the package `memorywrap`. As in their code, nothing is read back from the
+device, both loaders pin their memory, and cuDNN is deterministic.
 """
 
 import copy
@@ -22,7 +21,7 @@ from torchvision import transforms
 from memwrap.data import LabelledImages, Transform
 from memwrap.models.classifier import MemoryClassifier
 from memwrap.models.surgery.modules import get_logits
-from memwrap.reproduce.bench.packages import taken_from
+from memwrap.reproduce.bench.packages import import_from
 from memwrap.reproduce.bench.timing import Cudnn
 from memwrap.training.settings import ResolvedSettings
 
@@ -30,8 +29,8 @@ PACKAGE = "memorywrap"
 CUDNN = Cudnn(benchmark=False, deterministic=True)
 
 
-class Pictures(Dataset[tuple[Tensor, int]]):
-    """Images and labels, of which each is a Pillow picture before it becomes a tensor (3, H, W)."""
+class PillowImages(Dataset[tuple[Tensor, int]]):
+    """Labelled images, each a Pillow image that is converted to a tensor (3, H, W)."""
 
     def __init__(self, data: LabelledImages, transform: Transform) -> None:
         pixels = torch.cat(list(data.images.batches([torch.arange(len(data))])))
@@ -49,7 +48,7 @@ class Pictures(Dataset[tuple[Tensor, int]]):
 
 
 class PublishedModel(nn.Module):
-    """An encoder, and the layer of `memorywrap`."""
+    """An encoder and the layer of `memorywrap`."""
 
     def __init__(self, encoder: nn.Module, layer: nn.Module) -> None:
         super().__init__()
@@ -62,22 +61,22 @@ class PublishedModel(nn.Module):
 
 
 def published_layer() -> Any:
-    """The published layer's class; a MissingPackageError if it is not there."""
-    return taken_from(PACKAGE, "MemoryWrapLayer")
+    """The published layer's class; a MissingPackageError without the package."""
+    return import_from(PACKAGE, "MemoryWrapLayer")
 
 
 def published_model(model: MemoryClassifier) -> PublishedModel:
-    """The same weights around the published layer; a MissingPackageError if it is not there."""
+    """A model with the same weights around the published layer; a MissingPackageError without the package."""
     layer = published_layer()(model.in_features, model.layer.num_classes)
     first, second = model.layer.head.first, model.layer.head.second
     layer.classifier.fc1.load_state_dict(first.state_dict())
-    assert second is not None  # as the paper's head has two layers
+    assert second is not None  # the paper's head has two layers
     layer.classifier.fc2.load_state_dict(second.state_dict())
     return PublishedModel(copy.deepcopy(model.encoder), layer).to(model.reference.device)
 
 
 class PublishedLoop:
-    """Trains such a model on labelled images, by the paper's settings."""
+    """Trains a PublishedModel with the paper's settings."""
 
     def __init__(
         self, model: PublishedModel, data: LabelledImages, settings: ResolvedSettings, transform: Transform
@@ -85,8 +84,8 @@ class PublishedLoop:
         self.model, self.settings = model, settings
         self.device = next(model.parameters()).device
         on_gpu = self.device.type == "cuda"
-        pictures = Pictures(data, transform)
-        # One generator draws for both, as torch's own did.
+        pictures = PillowImages(data, transform)
+        # Both loaders share one generator, as in the published code.
         options: dict[str, Any] = {
             "shuffle": True,
             "drop_last": True,
@@ -109,7 +108,7 @@ class PublishedLoop:
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=on_gpu)
 
     def losses(self) -> Iterator[Tensor]:
-        """Train, a step at a time; its loss (), still on the device."""
+        """Train, and yield the loss () of each step, on the device."""
         self.model.train()
         for _ in range(self.settings.epochs):
             for images, labels in self.loader:
@@ -118,7 +117,7 @@ class PublishedLoop:
             self.scheduler.step()
 
     def step(self, images: Tensor, labels: Tensor, memory: Tensor) -> Tensor:
-        """The arithmetic of one step: images (B, 3, H, W), labels (B,), memory (M, 3, H, W) -> loss ()"""
+        """Run the arithmetic of one step: images (B, 3, H, W), labels (B,), memory (M, 3, H, W) -> loss ()"""
         self.optimizer.zero_grad()
         with torch.autocast(self.device.type, dtype=torch.float16, enabled=self.device.type == "cuda"):
             loss = cross_entropy(self.model(images, memory), labels)

@@ -1,4 +1,4 @@
-"""Times of several things beside one another.
+"""Timing of several candidates against a base.
 
 Each is timed once in every round, in random order, so that a machine that slows down slows all of them; ratios are
 taken within a round.
@@ -10,16 +10,20 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass as stored
 
-Clock = Callable[[], float]  # seconds, once all that was begun is done
+from memwrap.reproduce.provenance import STORED
+
+Clock = Callable[[], float]  # seconds, after all pending work
 
 
 @dataclass(frozen=True)
 class Cudnn:
-    """What a contestant has set of torch.backends.cudnn. These are torch's defaults."""
+    """Settings of torch.backends.cudnn for a candidate. These are torch's defaults."""
 
     benchmark: bool = False
     deterministic: bool = False
@@ -39,8 +43,8 @@ class Cudnn:
 class Candidate:
     """Something to be timed.
 
-    run: does so many units of what is counted, such as steps. ready: comes before each turn and is not timed. warm_up:
-    takes its place in rounds that do not count, if that is quicker. facts: JSON values, under which conditions it runs.
+    run: one turn, of so many units. ready: called before each turn, not timed. warm_up: replaces `run` in rounds that
+    do not count, if that is quicker. facts: the conditions, as JSON values.
     """
 
     name: str
@@ -52,7 +56,7 @@ class Candidate:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def conditions(self) -> dict[str, Any]:
-        """Its facts, and what it has set."""
+        """Its facts and cuDNN settings."""
         return {
             **self.facts,
             "cudnn_benchmark": self.cudnn.benchmark,
@@ -60,20 +64,23 @@ class Candidate:
         }
 
 
-@dataclass(frozen=True)
+_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+@stored(frozen=True, config=STORED)
 class Spread:
-    """The median of some rounds, and their quartiles."""
+    """Median and quartiles of some rounds."""
 
-    median: float
-    lower: float
-    upper: float
+    median: _Positive
+    lower: _Positive
+    upper: _Positive
 
 
 @dataclass(frozen=True)
-class Compared:
-    """One contestant beside another: seconds for each unit of both, and in each round one's over the other's."""
+class Timing:
+    """Seconds per unit of a candidate and a base, and the ratio of the two within a round."""
 
-    one: Candidate
+    candidate: Candidate
     base: Candidate
     seconds: Spread
     base_seconds: Spread
@@ -83,17 +90,17 @@ class Compared:
 
 @dataclass(frozen=True)
 class Stopwatch:
-    """Takes times by a clock, in an order that its random numbers decide."""
+    """Times candidates in random order."""
 
     clock: Clock
     order: random.Random
 
-    def compare(self, base: Candidate, others: Sequence[Candidate], rounds: int, warm_up: int = 1) -> list[Compared]:
-        """Each of the others beside the base. warm_up: rounds before, which do not count."""
+    def compare(self, base: Candidate, others: Sequence[Candidate], rounds: int, warm_up: int = 1) -> list[Timing]:
+        """Compare each of the others with the base. warm_up: rounds before, which do not count."""
         times = self.times([base, *others], rounds, warm_up)
         return [
-            Compared(
-                one=other,
+            Timing(
+                candidate=other,
                 base=base,
                 seconds=spread(times[other.name]),
                 base_seconds=spread(times[base.name]),
@@ -103,27 +110,27 @@ class Stopwatch:
             for other in others
         ]
 
-    def times(self, contestants: Sequence[Candidate], rounds: int, warm_up: int = 1) -> dict[str, list[float]]:
-        """By name, seconds for each unit in every round that counts."""
-        found: dict[str, list[float]] = {each.name: [] for each in contestants}
+    def times(self, candidates: Sequence[Candidate], rounds: int, warm_up: int = 1) -> dict[str, list[float]]:
+        """Seconds per unit of each counted round, by name."""
+        found: dict[str, list[float]] = {each.name: [] for each in candidates}
         for number in range(warm_up + rounds):
-            for each in self.order.sample(list(contestants), len(contestants)):
+            for each in self.order.sample(list(candidates), len(candidates)):
                 if number < warm_up:
                     self._seconds(each, each.warm_up or each.run)
                 else:
                     found[each.name].append(self._seconds(each, each.run) / each.units)
         return found
 
-    def _seconds(self, contestant: Candidate, run: Callable[[], object]) -> float:
-        with contestant.cudnn.set():
-            contestant.ready()
+    def _seconds(self, candidate: Candidate, run: Callable[[], object]) -> float:
+        with candidate.cudnn.set():
+            candidate.ready()
             begun = self.clock()
             run()
             return self.clock() - begun
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Median and quartiles, none of them outside of what was measured."""
+    """Median and quartiles, within the measured range."""
     if len(values) == 1:
         return Spread(values[0], values[0], values[0])
     lower, median, upper = statistics.quantiles(values, n=4, method="inclusive")
@@ -131,7 +138,7 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def clock_for(device: torch.device) -> Clock:
-    """Wall clock, read when the device has done all that it was given."""
+    """Wall clock, read after the device has finished."""
 
     def now() -> float:
         if device.type == "cuda":

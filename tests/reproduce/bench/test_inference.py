@@ -7,14 +7,14 @@ import torch
 
 from memwrap.nn.layer import MemoryWrap, PreparedMemory
 from memwrap.reproduce.bench import inference
-from memwrap.reproduce.bench.record import LeftOut, Row
-from tests.reproduce.bench import PretendGpu, seen, stand
+from memwrap.reproduce.bench.record import Measurement, Skipped
+from tests.reproduce.bench import PretendGpu, make_context, seen
 
 REMEMBERED, ENCODED = "Memory Wrap, 4 remembered", "published layer, 4 encoded with each batch"
 
 
 def test_remembered_samples_stand_beside_no_memory() -> None:
-    rows = [row for row in inference.measure(stand(), "tiny") if isinstance(row, Row)]
+    rows = [row for row in inference.measure(make_context(), "tiny") if isinstance(row, Measurement)]
     assert [(row.name, row.base, row.unit) for row in rows] == [
         (REMEMBERED, "Standard", "batch"),
         (ENCODED, "Standard", "batch"),
@@ -23,7 +23,7 @@ def test_remembered_samples_stand_beside_no_memory() -> None:
 
 
 def test_on_a_gpu_also_without_waiting_for_the_classes() -> None:
-    rows = [row for row in inference.measure(stand(PretendGpu), "tiny") if isinstance(row, Row)]
+    rows = [row for row in inference.measure(make_context(PretendGpu), "tiny") if isinstance(row, Measurement)]
     assert [(row.name, row.subject, row.facts["classes_read"], row.base_facts["classes_read"]) for row in rows] == [
         (REMEMBERED, "predicting 4 images", True, True),
         (ENCODED, "predicting 4 images", True, True),
@@ -33,28 +33,28 @@ def test_on_a_gpu_also_without_waiting_for_the_classes() -> None:
 
 
 def test_a_turn_is_of_several_batches_without_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
-    where, calls = stand(batches=3), []
+    where, calls = make_context(batches=3), []
 
     def logits() -> torch.Tensor:
         calls.append(torch.is_inference_mode_enabled())
         return torch.zeros(1, 2)
 
-    contestant = inference.predicting(where, "it", logits)
-    contestant.run()
-    assert calls == [True] * contestant.units == [True] * 3
+    candidate = inference.predicting(where, "it", logits)
+    candidate.run()
+    assert calls == [True] * candidate.units == [True] * 3
 
 
 def test_without_the_published_package_the_rest_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "memorywrap", None)
-    left_out, row = inference.measure(stand(), "tiny")
-    assert isinstance(left_out, LeftOut)
+    left_out, row = inference.measure(make_context(), "tiny")
+    assert isinstance(left_out, Skipped)
     assert "pip install memorywrap" in left_out.reason
-    assert isinstance(row, Row)
+    assert isinstance(row, Measurement)
     assert row.name == REMEMBERED
 
 
 def test_each_encodes_all_images_and_only_ours_looks_into_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    where, encoded, memories = stand(inference_batch=5), [], []
+    where, encoded, memories = make_context(inference_batch=5), [], []
     list(inference.measure(where, "tiny"))
     first = torch.nn.Conv2d.forward
     plain = MemoryWrap.forward
@@ -80,7 +80,7 @@ def test_each_encodes_all_images_and_only_ours_looks_into_its_memory(monkeypatch
 
 
 def test_all_are_in_evaluation_mode(monkeypatch: pytest.MonkeyPatch) -> None:
-    where, modes = stand(), []
+    where, modes = make_context(), []
     real = torch.nn.BatchNorm2d.forward
 
     def forward(self: torch.nn.BatchNorm2d, images: torch.Tensor) -> torch.Tensor:
@@ -89,7 +89,7 @@ def test_all_are_in_evaluation_mode(monkeypatch: pytest.MonkeyPatch) -> None:
 
     list(inference.measure(where, "tiny"))
     monkeypatch.setattr(torch.nn.BatchNorm2d, "forward", forward)
-    for contestant in seen(where).values():
-        contestant.run()
+    for candidate in seen(where).values():
+        candidate.run()
     assert modes
     assert not any(modes)

@@ -8,34 +8,34 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from memwrap.models.classifier import MemoryClassifier
+from memwrap.reproduce.bench.context import random_images
 from memwrap.reproduce.bench.packages import MissingPackageError
-from memwrap.reproduce.bench.published_loop import Pictures, PublishedLoop, published_model
-from memwrap.reproduce.bench.stand import images_for
+from memwrap.reproduce.bench.published_loop import PillowImages, PublishedLoop, published_model
 from memwrap.training.settings import ResolvedSettings
 from memwrap.training.step import Batch, training_step
 from memwrap.training.trainer import Trainer
-from tests.reproduce.bench import stand
+from tests.reproduce.bench import make_context
 
 IMAGES = 32
 
 
 def settings_for(**changes: object) -> ResolvedSettings:
-    return stand(images=IMAGES, batch=8, memory=6).settings("tiny", {"variant": "memory_wrap", **changes})
+    return make_context(images=IMAGES, batch=8, memory=6).settings("tiny", {"variant": "memory_wrap", **changes})
 
 
 def new_model(settings: ResolvedSettings) -> MemoryClassifier:
-    model = stand().model(settings)
+    model = make_context().model(settings)
     assert isinstance(model, MemoryClassifier)
     return model
 
 
 def loop_for(settings: ResolvedSettings) -> PublishedLoop:
     model = new_model(settings)
-    return PublishedLoop(published_model(model), images_for(IMAGES), settings, model.transform)
+    return PublishedLoop(published_model(model), random_images(IMAGES), settings, model.transform)
 
 
 def to_pixels(indices: slice) -> Tensor:
-    return torch.cat(list(images_for(IMAGES).images.batches([torch.arange(IMAGES)[indices]])))
+    return torch.cat(list(random_images(IMAGES).images.batches([torch.arange(IMAGES)[indices]])))
 
 
 def test_with_the_same_weights_it_gives_the_same_logits() -> None:
@@ -48,8 +48,8 @@ def test_with_the_same_weights_it_gives_the_same_logits() -> None:
 def test_a_step_moves_the_weights_as_ours_does() -> None:
     settings = settings_for()
     ours, theirs = new_model(settings), loop_for(settings)
-    optimizer = Trainer(ours, images_for(IMAGES), settings).optimizer
-    labels = images_for(IMAGES).labels[:8]
+    optimizer = Trainer(ours, random_images(IMAGES), settings).optimizer
+    labels = random_images(IMAGES).labels[:8]
     images = ours.transform(to_pixels(slice(0, 14)))
     batch = Batch(images[:8], labels, images[8:])
     ours.train(), theirs.model.train()
@@ -62,8 +62,8 @@ def test_a_step_moves_the_weights_as_ours_does() -> None:
 
 
 def test_pictures_become_what_our_models_take() -> None:
-    data, transform = images_for(IMAGES), new_model(settings_for()).transform
-    pictures = Pictures(data, transform)
+    data, transform = random_images(IMAGES), new_model(settings_for()).transform
+    pictures = PillowImages(data, transform)
     assert len(pictures) == IMAGES
     images, labels = zip(*(pictures[index] for index in range(IMAGES)), strict=True)
     assert_close(torch.stack(images), transform(to_pixels(slice(None))))
@@ -80,7 +80,7 @@ def test_each_step_has_a_memory_of_its_own_drawn_from_the_training_images(monkey
     settings = settings_for(epochs=2)
     loop = loop_for(settings)
     real, memories, batches = loop.step, [], []
-    known = [image for image, _ in Pictures(images_for(IMAGES), new_model(settings).transform)]  # type: ignore[attr-defined]
+    known = [image for image, _ in PillowImages(random_images(IMAGES), new_model(settings).transform)]  # type: ignore[attr-defined]
 
     def which(images: Tensor) -> tuple[int, ...]:
         return tuple(next(i for i, image in enumerate(known) if image.equal(each)) for each in images)

@@ -48,7 +48,7 @@ def test_a_ratio_is_of_seconds_a_unit_within_a_round(clock: FakeClock, watch: St
     assert compared.base_seconds == Spread(2, 1.5, 6)
     assert compared.seconds == Spread(2, 1.25, 8.5)
     assert compared.ratio == Spread(1, 0.75, 1.25)
-    assert (compared.one, compared.base, compared.rounds) == (one, base, 3)
+    assert (compared.candidate, compared.base, compared.rounds) == (one, base, 3)
 
 
 def test_a_machine_that_slows_down_changes_no_ratio(clock: FakeClock, watch: Stopwatch) -> None:
