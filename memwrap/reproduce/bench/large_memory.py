@@ -7,8 +7,8 @@ from torch import Tensor
 
 from memwrap.errors import brief
 from memwrap.models.classifier import MemoryClassifier
-from memwrap.nn.similarity import SCORES_AT_ONCE
 from memwrap.nn.layer import PreparedMemory
+from memwrap.nn.similarity import SCORES_AT_ONCE
 from memwrap.reproduce.bench.context import BenchContext, clear
 from memwrap.reproduce.bench.inference import memory_model, predicting, standard_model
 from memwrap.reproduce.bench.process_memory import free_bytes, peak_bytes
