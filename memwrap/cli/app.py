@@ -289,14 +289,14 @@ def explain(
     A memory image counts as what the model takes it for. "Without it" is the
     change in probability if it were taken out of the memory.
     """
-    from memwrap.cli.explain import Asked, Wanted, heatmap_options
+    from memwrap.cli.explain import ImageSelection, OutputOptions, heatmap_options
     from memwrap.cli.explain import explain as run_command
     from memwrap.cli.reading import Reading
 
     run_command(
         run,
-        Asked(images or [], data, run_data, split, limit),
-        Wanted(shown, heatmap_options(heatmaps, method, baseline, max_steps), html, figure, as_json),
+        ImageSelection(images or [], data, run_data, split, limit),
+        OutputOptions(shown, heatmap_options(heatmaps, method, baseline, max_steps), html, figure, as_json),
         Reading(data_root, hold_mb, workers),
         device,
     )

@@ -1,14 +1,14 @@
 """memwrap predict."""
 
-from dataclasses import asdict
 from pathlib import Path
 
 import typer
 
 from memwrap.cli.failures import CODES
 from memwrap.cli.terminal import device_named, errors, plain_console, print_json
+from memwrap.data import UnreadableFile
 from memwrap.errors import DataError
-from memwrap.models.prediction import Prediction, predict_files
+from memwrap.models.prediction import predict_files
 from memwrap.runs.evaluation import model_at
 
 
@@ -18,14 +18,14 @@ def predict(run: Path, images: list[Path], device: str, as_json: bool) -> None:
     console, results = plain_console(), []
     for result in predict_files(model, images):
         results.append(result)
-        if not isinstance(result, Prediction):
-            errors.print(f"{result.path}: cannot be judged, {result.reason}")
+        if isinstance(result, UnreadableFile):
+            errors.print(f"{result.path}: cannot be read, {result.reason}")
         elif not as_json:
             doubt = ", unsure" if result.uncertain else ""
-            console.print(f"{result.path}: {result.name} ({result.probability:.1%}{doubt})")
+            console.print(f"{result.path}: {result.prediction_name} ({result.probability:.1%}{doubt})")
     if not results:
         raise DataError(f"there are no files in {', '.join(map(str, images))}; expected images")
     if as_json:
-        print_json([asdict(result) for result in results])
-    if not all(isinstance(result, Prediction) for result in results):
+        print_json(results)
+    if any(isinstance(result, UnreadableFile) for result in results):
         raise typer.Exit(CODES[DataError])

@@ -1,15 +1,14 @@
 """Results as tables for a terminal."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
-from memwrap.explain.explanation import MemorySample
+from memwrap.explain.record import ExplanationRecord, SampleRecord
 from memwrap.explain.sentences import image_name, points
-from memwrap.report.content import Card
+from memwrap.report.page import LEAST_SHOWN
 
 MOST_CLASSES = 30  # in the table of classes; of more, the worst
 WORST = 10
@@ -186,39 +185,38 @@ def _table(label: str, *numbers: str) -> Table:
     return table
 
 
-def explanation(console: Console, card: Card, memory_names: Sequence[str] | None) -> None:
-    """Print why an image was taken for what it was."""
-    truth = f", wrong: it is {card.true_class}" if card.wrong else ""
-    second = "" if card.second is None else f"; then {card.second[0]} ({percent(card.second[1], 1)})"
-    console.print(f"{card.name}: {card.prediction} ({percent(card.probability, 1)}){truth}{second}")
-    console.print(f"  {card.sentence}")
+def explanation(console: Console, record: ExplanationRecord, shown: int) -> None:
+    """Print a prediction with up to `shown` of the memory images behind it."""
+    label = f", wrong: it is {record.label_name}" if record.wrong else ""
+    second = ""
+    if record.second is not None and record.second.probability >= LEAST_SHOWN:
+        second = f"; then {record.second.prediction_name} ({percent(record.second.probability, 1)})"
+    console.print(f"{record.path}: {record.prediction_name} ({percent(record.probability, 1)}){label}{second}")
+    console.print(f"  {record.sentence}")
     table = _table("", "weight", "without it")
-    for head in ("taken for", "label", "memory image"):
+    for head in ("predicted as", "label", "memory image"):
         table.add_column(head, overflow="fold")
-    for sample in card.strongest:
-        table.add_row(" ", *_sample(sample, card, memory_names))
-    if card.further:
-        table.add_row(" ", "...")
-    for sample in card.further:
-        table.add_row(" ", *_sample(sample, card, memory_names))
+    for place, sample in enumerate(record.shown_samples(shown)):
+        if place == shown:
+            table.add_row(" ", "...")
+        table.add_row(" ", *_sample_cells(sample))
     console.print(table)
-    if card.further:
-        console.print(f"  ... {card.further_words}")
-    if card.others:
-        together = percent(sum(sample.weight for sample in card.others), 1)
-        console.print(f"  and {len(card.others)} more with {together} together")
-    if card.effect_sentence:
-        console.print(f"  {card.effect_sentence}")
-    console.print(f"  {card.flip}\n")
+    for sample in record.shown_samples(shown)[shown:]:
+        console.print(f"  ... {record.further_title(sample)}")
+    if hidden := record.hidden_samples(shown):
+        together = percent(sum(sample.weight for sample in hidden), 1)
+        console.print(f"  and {len(hidden)} more with {together} together")
+    if record.effect_sentence:
+        console.print(f"  {record.effect_sentence}")
+    console.print(f"  {record.flip_sentence}\n")
 
 
-def _sample(sample: MemorySample, card: Card, memory_names: Sequence[str] | None) -> tuple[str, ...]:
-    """The cells of a memory image."""
-    label = card.class_name(sample.label)
+def _sample_cells(sample: SampleRecord) -> tuple[str, ...]:
+    differs = "" if sample.prediction in (None, sample.label) else " (differs)"
     return (
         percent(sample.weight, 1),
         "-" if sample.effect is None else f"{points(sample.effect)} points",
-        "-" if sample.prediction is None else card.class_name(sample.prediction),
-        label if sample.prediction in (None, sample.label) else f"{label} (differs)",
-        f"#{sample.index}" if memory_names is None else f"#{sample.index} {image_name(memory_names[sample.index])}",
+        sample.prediction_name or "-",
+        f"{sample.label_name}{differs}",
+        f"#{sample.index}" if sample.file is None else f"#{sample.index} {image_name(sample.file)}",
     )

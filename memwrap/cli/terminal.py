@@ -35,8 +35,10 @@ def warn(*warnings: str) -> None:
 
 
 def print_json(content: Any) -> None:
-    """On stdout, for scripts."""
-    print(json.dumps(content, indent=2))
+    """Print JSON on stdout, for scripts; records, alone or in a list, as well as plain values."""
+    from pydantic_core import to_jsonable_python
+
+    print(json.dumps(to_jsonable_python(content), indent=2))
 
 
 def aligned(lines: Sequence[Sequence[str]]) -> list[str]:

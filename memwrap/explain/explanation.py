@@ -4,8 +4,10 @@ A sample is an example if the model predicts the input's predicted class for it 
 another. Its label plays no part in that.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -15,6 +17,9 @@ from memwrap.explain.flip_set import FlipSet, find_flip_set
 from memwrap.metrics import predict_classes, top_is_counterfactual
 from memwrap.nn.layer import Reading
 from memwrap.nn.precision import to_full_precision
+
+if TYPE_CHECKING:
+    from memwrap.explain.record import ExplanationRecord, HeatmapRecord
 
 # How far rounding may move logits, relative to the largest, when samples of weight zero are removed; in half precision
 # this many times the machine epsilon.
@@ -148,6 +153,24 @@ class Explanation:
             kept=len(used),
             left_out=self.ablation.memory_size - len(used),
         )
+
+    def record(
+        self,
+        *,
+        class_names: Sequence[str] | None = None,
+        memory_names: Sequence[str] | None = None,
+        label: int | None = None,
+        path: str | None = None,
+        heatmap: "HeatmapRecord | None" = None,
+    ) -> "ExplanationRecord":
+        """The explanation as plain data (pydantic), with its flip set, check and sentences.
+
+        class_names: numbers if None. memory_names: file names of the memory's images. label: the human's, if known.
+        path: the image's name. heatmap: how its heatmaps were made, if there are any.
+        """
+        from memwrap.explain.record import explanation_record  # pydantic takes time to import
+
+        return explanation_record(self, class_names, memory_names, label, path, heatmap)
 
     def _shares(self, samples: Tensor) -> Tensor | None:
         """(n, C)"""

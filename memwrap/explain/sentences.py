@@ -1,105 +1,80 @@
-"""What an explanation says, in plain words: the same in a terminal, a report and a browser."""
+"""Sentences about an explanation, the same in a terminal, a report and a browser."""
 
 import math
 import re
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from memwrap.explain.explanation import Explanation
+if TYPE_CHECKING:
+    from memwrap.explain.record import ExplanationRecord
 
-SMALL_EFFECT = 0.01  # on the probability: up to this, a memory image alone decided nothing
+SMALL_EFFECT = 0.01  # on the probability: below this, no memory image decided by itself
 
-_AN = re.compile(r"[aeiou8]|1[18](?!\d)", re.IGNORECASE)  # how a class begins that is "an" one
-
-
-# Words, and numbers between them, which the words alone cannot tell from numbers in names.
-Parts = list[str | float]
+_AN = re.compile(r"[aeiou8]|1[18](?!\d)", re.IGNORECASE)  # how a class name starts that takes "an"
 
 
-def sentence(explanation: Explanation, class_name: Callable[[int], str]) -> str:
-    """What the model takes the memory images for that it used."""
-    return joined(sentence_parts(explanation, class_name), percent)
-
-
-def sentence_parts(explanation: Explanation, class_name: Callable[[int], str]) -> Parts:
-    """The same in pieces: words, and shares between them."""
-    if explanation.uncertain is None:
-        return ["The memory holds a single image, so there is no other to compare it with."]
-    own, top = _a(class_name(explanation.prediction)), explanation.samples[0]
-    if explanation.uncertain:
-        taken = f"Unsure: the model takes the most used memory image for {_a(class_name(_known(top.prediction)))}"
-        return [f"{taken}; its label is {class_name(top.label)}." if top.label != top.prediction else f"{taken}."]
-    examples = explanation.examples
+def comparison_sentence(record: "ExplanationRecord") -> str:
+    """How the model predicts the memory images that it used."""
+    if record.uncertain is None:
+        return "The memory holds a single image, so there is no other to compare it with."
+    top = record.samples[0]
+    if record.uncertain:
+        label = f"; its label is {top.label_name}" if top.label != top.prediction else ""
+        return f"Unsure: the memory image with the largest weight is predicted as {_a(top.prediction_name)}{label}."
+    examples = [sample for sample in record.samples if not record.is_other(sample)]
     mislabelled = sum(sample.weight for sample in examples if sample.label != sample.prediction)
-    labels: Parts = [" (", mislabelled, " on such with another label)"] if mislabelled else []
-    if explanation.counterfactual is None:
-        return [f"The model takes all memory images that it used for {own}, too", *labels, "."]
-    other, weight = strongest_other(explanation)
-    return [
-        sum(sample.weight for sample in examples),
-        f" of the weight is on memory images that the model takes for {own}, too",
-        *labels,
-        f"; of the other classes {class_name(other)} has most, ",
-        weight,
-        " in all.",
-    ]
+    labels = f" ({percent(mislabelled)} on images with another label)" if mislabelled else ""
+    own = _a(record.prediction_name)
+    if len(examples) == len(record.samples):
+        return f"All memory images used are predicted as {own}, too{labels}."
+    share = percent(sum(sample.weight for sample in examples))
+    other, weight = strongest_other(record)
+    return (
+        f"{share} of the weight is on memory images predicted as {own}, too{labels}; the strongest other class is "
+        f"{other}, with {percent(weight)}."
+    )
 
 
-def strongest_other(explanation: Explanation) -> tuple[int, float]:
-    """The class with most weight among the counterfactuals, of equal ones the lower, and that weight."""
-    sums: dict[int, float] = {}
-    for sample in explanation.counterfactuals:
-        sums[_known(sample.prediction)] = sums.get(_known(sample.prediction), 0.0) + sample.weight
-    return max(sums.items(), key=lambda each: (each[1], -each[0]))
+def strongest_other(record: "ExplanationRecord") -> tuple[str, float]:
+    """The other class with most weight in sum, of equal ones the lower, and that weight."""
+    sums: dict[tuple[int, str], float] = {}
+    for sample in record.samples:
+        if sample.prediction not in (None, record.prediction):
+            key = sample.prediction or 0, sample.prediction_name or ""
+            sums[key] = sums.get(key, 0.0) + sample.weight
+    (_, name), weight = max(sums.items(), key=lambda each: (each[1], -each[0][0]))
+    return name, weight
 
 
-def largest_effect(explanation: Explanation) -> float | None:
-    """By how much the probability changes at most if one memory image is taken out; None if that is not known."""
-    effects = [abs(sample.effect) for sample in explanation.samples if sample.effect is not None]
-    return max(effects) if effects else None
-
-
-def effect_sentence(explanation: Explanation) -> str:
-    """What any one memory image did; nothing if that is not known."""
-    return joined(effect_parts(explanation), magnitude)
-
-
-def effect_parts(explanation: Explanation) -> Parts:
-    """The same in pieces: words, and a change of the probability between them."""
-    largest = largest_effect(explanation)
-    if largest is None:
-        return []
+def effect_sentence(record: "ExplanationRecord") -> str:
+    """What removing one memory image changes; empty if that is not known."""
+    if (largest := record.largest_effect) is None:
+        return ""
     if largest >= SMALL_EFFECT:
-        return ["Taking out one memory image changes the probability by up to ", largest, " points."]
-    return [
-        "Taking out any one memory image changes the probability by at most ",
-        max(1, math.ceil(1000 * largest)) / 1000,  # in tenths of a point, rounded up
-        " points: the image itself decided, or many of them together.",
-    ]
+        return f"Removing one memory image changes the probability by up to {100 * largest:.1f} points."
+    tenths = max(1, math.ceil(1000 * largest))  # of a point, rounded up
+    return (
+        f"Removing any one memory image changes the probability by at most {tenths / 10:.1f} points: the image itself "
+        "decided, or many memory images together."
+    )
 
 
-def flip_words(explanation: Explanation, class_name: Callable[[int], str]) -> str:
-    """How many memory images the prediction hangs on, as far as that tells people anything."""
-    found, own = explanation.flip_set, _a(class_name(explanation.prediction))
-    if explanation.uncertain is None:
-        return "The only memory image cannot be taken out."
+def flip_sentence(record: "ExplanationRecord") -> str:
+    """On how many memory images the prediction depends, as far as the search went."""
+    found, own = record.flip_set, _a(record.prediction_name)
+    if record.uncertain is None:
+        return "The only memory image cannot be removed."
     if found.indices is not None and found.proven:
-        other = _a(class_name(_known(found.prediction)))
-        listed = ", ".join(f"#{index}" for index in found.indices)
+        other, listed = _a(found.prediction_name), ", ".join(f"#{index}" for index in found.indices)
         if len(found.indices) == 1:
-            return f"Without memory image {listed} it would be taken for {other}."
+            return f"Without memory image {listed} it would be predicted as {other}."
         count = len(found.indices)
-        return f"Without these {count} memory images it would be taken for {other}: {listed}. No fewer would do."
+        return f"Without these {count} memory images it would be predicted as {other}: {listed}. No smaller set does."
     if found.indices is None and found.proven:
-        return f"Whichever memory images are taken out, it is still taken for {own}."
+        return f"Whichever memory images are removed, it is still predicted as {own}."
     if found.tried == 0:
-        return "So many memory images were used that it was not tried out which of them it hangs on."
-    some = "one is" if found.tried == 1 else f"{found.tried} are"
-    return f"It does not hang on a few memory images: whichever {some} taken out, it is still taken for {own}."
-
-
-def joined(parts: Parts, written: Callable[[float], str]) -> str:
-    """written: how the numbers are."""
-    return "".join(part if isinstance(part, str) else written(part) for part in parts)
+        return "Too many memory images were used to search for those that the prediction depends on."
+    removed = "one is" if found.tried == 1 else f"{found.tried} are"
+    return f"It does not depend on a few memory images: whichever {removed} removed, it is still predicted as {own}."
 
 
 def percent(share: float) -> str:
@@ -113,21 +88,10 @@ def points(change: float) -> str:
     return "0.0" if float(rounded) == 0 else rounded.replace("-", "−")
 
 
-def magnitude(change: float) -> str:
-    """Likewise without a sign."""
-    return f"{100 * abs(change):.1f}"
-
-
 def image_name(name: str) -> str:
-    """An image by its name, which alone might be taken for a class if it is a mere number: 22 as image 22."""
+    """The name of an image; a mere number, which reads like a class, as "image 22"."""
     return f"image {name}" if name.isdecimal() else name
 
 
-def _a(name: str) -> str:
-    return f"an {name}" if _AN.match(name) else f"a {name}"
-
-
-def _known(prediction: int | None) -> int:
-    if prediction is None:
-        raise ValueError("a sample of a memory of one has no prediction")
-    return prediction
+def _a(name: str | None) -> str:
+    return f"an {name}" if _AN.match(name or "") else f"a {name}"

@@ -1,13 +1,13 @@
 """A model's word on pictures."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from memwrap.data import UnreadableFile, list_image_files, read_image_files
+from memwrap.explain.record import PredictionRecord
 from memwrap.metrics import predict_classes, top_is_counterfactual
 from memwrap.models.classifier import MemoryClassifier
 from memwrap.models.loading import Model
@@ -16,22 +16,7 @@ from memwrap.nn.modes import evaluation_mode
 AT_ONCE = 32
 
 
-@dataclass(frozen=True)
-class Prediction:
-    """What a model makes of one picture.
-
-    uncertain: whether the memory sample that counted most is one that the model itself puts into another class; None
-    without a memory of two samples or more.
-    """
-
-    path: str
-    label: int
-    name: str
-    probability: float
-    uncertain: bool | None
-
-
-def predict_files(model: Model, paths: Sequence[Path]) -> Iterator[Prediction | UnreadableFile]:
+def predict_files(model: Model, paths: Sequence[Path]) -> Iterator[PredictionRecord | UnreadableFile]:
     """For each image file in turn, and each one in folders, what the model makes of it."""
     files = list_image_files(paths)
     for start in range(0, len(files), AT_ONCE):
@@ -52,14 +37,20 @@ def judge(model: Model, images: Tensor) -> tuple[Tensor, Tensor | None]:
         )
 
 
-def _predict(model: Model, files: Sequence[Path]) -> list[Prediction | UnreadableFile]:
+def _predict(model: Model, files: Sequence[Path]) -> list[PredictionRecord | UnreadableFile]:
     transform = model.get_transform()
     pixels, unreadable = read_image_files(files, transform.shape, transform.fit)
-    results: dict[str, Prediction | UnreadableFile] = {each.path: each for each in unreadable}
+    results: dict[str, PredictionRecord | UnreadableFile] = {each.path: each for each in unreadable}
     if pixels:
         logits, uncertain = judge(model, transform(torch.stack(list(pixels.values())).to(model.reference.device)))
         labels, probabilities = predict_classes(logits).tolist(), logits.softmax(dim=1).tolist()
         for row, (file, label) in enumerate(zip(pixels, labels, strict=True)):
             doubt = None if uncertain is None else bool(uncertain[row])
-            results[str(file)] = Prediction(str(file), label, model.class_name(label), probabilities[row][label], doubt)
+            results[str(file)] = PredictionRecord(
+                path=str(file),
+                prediction=label,
+                prediction_name=model.class_name(label),
+                probability=probabilities[row][label],
+                uncertain=doubt,
+            )
     return [results[str(file)] for file in files]

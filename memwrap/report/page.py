@@ -1,107 +1,115 @@
-"""The page: one HTML file that opens from disk, with no network, and carries what it takes to make it again."""
+"""A report as one HTML file that opens from disk without a network, and the way back from the file to its record."""
 
+import functools
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+import reprlib
+from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+from pydantic import ValidationError
+from pydantic_core import from_json
 
-from memwrap.errors import NoMemoryError
-from memwrap.explain.attribution import positive_map
-from memwrap.explain.sentences import image_name, magnitude, percent, points
-from memwrap.models.classifier import MemoryClassifier
-from memwrap.report.content import MOST_LISTED, Content
-from memwrap.report.pictures import exact_uri, heat_colours, heatmap_uri, scale_colours, small_copy_uri, small_uri
+from memwrap.errors import DataError
+from memwrap.explain.sentences import image_name, percent, points
+from memwrap.report.pictures import scale_colours
+from memwrap.report.record import DEMO_TITLE, FORMAT, FORMAT_VERSION, MOST_LISTED, ReportRecord
+from memwrap.version import __version__
 
-FORMAT = "memwrap report"
-FORMAT_VERSION = 1
-MANIFEST_ID = "manifest"
-NUMBER = "number"  # the class of elements whose text is computed, and may be rounded differently elsewhere
-TOLERANCE = "one unit of the last digit shown"  # to which a number counts as the same when it is computed again
+LARGEST_FILE = 1 << 30  # bytes
 SCALE_STEPS = 9  # colours between which a browser mixes
-DEMO_TITLE = "memwrap demo"  # of the report that the demo makes; others are called by their run
-NEVER_SHOWN = 12  # pictures of memory images that were never used
+LEAST_SHOWN = 0.0005  # of probability: a second class with less would show as 0.0 %
+
+_RECORD = re.compile(r'<script type="application/json" id="record">([^<]*)</script>')
+_PICTURE = re.compile(r'<image id="([a-z0-9-]+)"[^<>"]*(?:"[^<>"]*"[^<>"]*)*? href="(data:[^<>"]*)"></image>')
+_OLD_RECORD = '<script type="application/json" id="manifest">'  # of memwrap 0.1.0
 
 
-@dataclass(frozen=True)
-class HeatmapOptions:
-    """How heatmaps are made; see `memwrap.explain.attribution.heatmaps`."""
-
-    method: str = "integrated_gradients"
-    baseline: str = "white"
-    tolerance: float = 0.01
-    max_steps: int = 1024
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """What a report carries beside its pictures, for `memwrap verify`."""
-
-    memwrap_version: str  # that made it
-    created: str
-    run: str
-    title: str
-    hashes: Mapping[str, str]  # of model, memory and inputs
-    seeds: Mapping[str, int]
-    names: tuple[str, ...]
-    labels: tuple[int, ...] | None
-    shown: int
-    heatmaps: HeatmapOptions | None
-
-
-def title_of(run: str) -> str:
-    """What a report is called: the last part of its run's path."""
-    return re.split(r"[/\\]", run.rstrip("/\\"))[-1]
-
-
-def heading(title: str) -> str:
-    """Over the page."""
-    return title if title == DEMO_TITLE else f"Why “{title}” decided so"
-
-
-def page(manifest: Manifest, content: Content, model: MemoryClassifier, memory_names: Sequence[str] | None) -> str:
-    """The whole HTML file."""
-    template, pixels = _environment().get_template("page.html"), memory_pixels(model)
-    text: str = template.render(
-        manifest=manifest,
-        title=heading(manifest.title),
-        nothing_of_note=_nothing_of_note(content),
-        manifest_json=_for_script({"format": FORMAT, "format_version": FORMAT_VERSION, **asdict(manifest)}),
-        content=content,
+def render(record: ReportRecord) -> str:
+    """The HTML page of a report. The same record gives the same page, byte for byte."""
+    colours = scale_colours(SCALE_STEPS).tolist()
+    page: str = _template().render(
+        record=record,
+        heading=record.title if record.title == DEMO_TITLE else f"Why “{record.title}” decided so",
+        missing=_missing(record),
         most_listed=MOST_LISTED,
-        never_shown=NEVER_SHOWN,
-        tolerance=TOLERANCE,
-        memory={index: small_uri(pixels[index]) for index in _shown(content)},
-        memory_pixels=lambda index: pixels[index],
-        memory_names=memory_names,
-        class_name=model.class_name,
-        size=model.get_transform().shape[1:],
-        input_uri=exact_uri,
-        heat=_heat,
-        small=small_copy_uri,
-        percent=percent,
-        magnitude=magnitude,
-        heat_scale=", ".join(f"rgb({red} {green} {blue})" for red, green, blue in scale_colours(SCALE_STEPS).tolist()),
+        least_shown=LEAST_SHOWN,
+        heat_scale=", ".join(f"rgb({red} {green} {blue})" for red, green, blue in colours),
+        record_json=_for_script(record.model_dump(mode="json", round_trip=True)),
     )
-    # A file's name may hold bytes that are no text; written out, they can be saved.
-    return text.encode(errors="backslashreplace").decode()
+    return page
 
 
-def _nothing_of_note(content: Content) -> str:
-    """What a reader may look for in the summary in vain; nothing if all of it is there."""
+def read_file(path: Path) -> str:
+    """The text of a report's file; a DataError says why it cannot be one."""
+    try:
+        if path.stat().st_size > LARGEST_FILE:
+            raise DataError(f"{path}: has {path.stat().st_size:,} bytes; expected a report of at most {LARGEST_FILE:,}")
+        return path.read_bytes().decode()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error}); expected a report of memwrap explain --html") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: is not a report of memwrap, or a damaged one ({error})") from error
+
+
+def read_record(page: str) -> ReportRecord:
+    """The record in a page; a DataError says why there is none. Whether the page shows that record is for `verify`."""
+    if (found := _RECORD.search(page)) is None:
+        if _OLD_RECORD in page:
+            raise DataError(
+                "the report was made by an earlier version of memwrap, which embeds no record; verify it with the "
+                "version that is named at its end, or make the report again"
+            )
+        raise _damaged("it has no record")
+    try:
+        stored = from_json(found[1], allow_inf_nan=False)
+    except ValueError as error:
+        raise _damaged(f"its record is not JSON ({error})") from error
+    if not isinstance(stored, dict):
+        raise _damaged(f"its record is a {type(stored).__name__}; expected an object")
+    _check_format(stored)
+    try:
+        return ReportRecord.model_validate({**stored, "pictures": dict(_PICTURE.findall(page))})
+    except ValidationError as error:
+        raise _damaged(f"its record is not valid: {_first_error(error)}") from error
+
+
+def _check_format(stored: dict[str, Any]) -> None:
+    kind, version = stored.get("format"), stored.get("format_version")
+    if kind != FORMAT:
+        raise _damaged(f"the format of its record is {reprlib.repr(kind)}; expected {FORMAT!r}")
+    if version != FORMAT_VERSION:
+        maker = reprlib.repr(stored.get("memwrap_version"))
+        raise DataError(
+            f"the report has format version {reprlib.repr(version)} and was made by memwrap {maker}; memwrap "
+            f"{__version__} reads version {FORMAT_VERSION}: use the version that made it"
+        )
+
+
+def _first_error(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    place = ".".join(map(str, first["loc"]))
+    given = "" if first["type"] in ("missing", "value_error") else f", given {reprlib.repr(first['input'])}"
+    return f"{place}: {first['msg']}{given}".removeprefix(": ")
+
+
+def _damaged(reason: str) -> DataError:
+    return DataError(f"it is not a report of memwrap, or a damaged one: {reason}")
+
+
+def _missing(record: ReportRecord) -> str:
+    """What a reader may look for in the summary in vain; empty if all of it is there."""
+    wrong = record.labelled and record.correct < len(record.explanations)
     missing = {
-        "no errors": content.labelled and content.correct == len(content.cards),
-        "no unsure predictions": not content.uncertain,
-        "no errors without a warning": content.labelled
-        and content.correct < len(content.cards)
-        and not content.confidently_wrong,
+        "no errors": record.labelled and not wrong,
+        "no unsure predictions": not record.uncertain,
+        "no errors without a warning": wrong and not record.confidently_wrong,
     }
     return " and ".join(words for words, is_missing in missing.items() if is_missing)
 
 
-def _environment() -> Any:
+@functools.cache
+def _template() -> Any:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -111,30 +119,16 @@ def _environment() -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"percent": percent, "points": points, "image_name": image_name}
-    return environment
+    environment.filters |= {
+        "percent": percent,
+        "points": points,
+        "image_name": image_name,
+        "unbroken": lambda sentence: sentence.replace(" %", "\u00a0%").replace(" points", "\u00a0points"),
+    }
+    return environment.get_template("page.html")
 
 
 def _for_script(values: Any) -> str:
     """JSON that no HTML parser ends early, whatever names are in it."""
     text = json.dumps(values)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def memory_pixels(model: MemoryClassifier) -> Tensor:
-    """The memory's images as pixels, uint8 (M, C, H, W) on the CPU."""
-    if model.remembered is None:
-        raise NoMemoryError("the model has no memory to report on; model.remember(images, labels) gives it one")
-    return model.get_transform().invert(model.remembered.images).cpu()
-
-
-def _shown(content: Content) -> list[int]:
-    """The memory images that the page shows, each once."""
-    shown = {sample.index for card in content.cards for sample in card.samples}
-    shown |= {use.index for use in content.uses[:MOST_LISTED]}
-    shown |= {use.index for use in content.never_used[:NEVER_SHOWN]}
-    return sorted(shown)
-
-
-def _heat(pixels: Tensor, attributions: Tensor) -> str:
-    return heatmap_uri(pixels, positive_map(attributions).cpu(), heat_colours())

@@ -9,9 +9,9 @@ import torch
 
 from memwrap.data import DataSet, LabelledImages, digits
 from memwrap.errors import RunError, SaveError
-from memwrap.report.content import Pictures
-from memwrap.report.making import report_of
-from memwrap.report.page import DEMO_TITLE, HeatmapOptions
+from memwrap.report.create import Inputs, create_report
+from memwrap.report.page import render
+from memwrap.report.record import DEMO_TITLE, HeatmapOptions
 from memwrap.runs.evaluation import evaluate_run, finished_model
 from memwrap.runs.folder import RECORD, open_run
 from memwrap.runs.reporting import source_at
@@ -91,9 +91,9 @@ def _save_report(path: Path, out: Path, data: DataSet) -> None:
     test = run.splits.of(data, "test").at(torch.arange(PICTURES))
     pixels = next(test.images.batches([torch.arange(PICTURES)]))
     source = replace(source_at(run.path), path=str(out.absolute()))
-    pictures = Pictures(pixels, tuple(f"digit {name}" for name in test.names), test.labels)
-    report = report_of(source, pictures, DEMO_TITLE, SHOWN, HeatmapOptions())
-    (path / REPORT).write_text(report.page(), encoding="utf-8")
+    inputs = Inputs(pixels, [f"digit {name}" for name in test.names], test.labels)
+    report = create_report(source, inputs, shown=SHOWN, heatmaps=HeatmapOptions(), title=DEMO_TITLE)
+    (path / REPORT).write_bytes(render(report).encode())
 
 
 def _save_pictures(path: Path, data: DataSet) -> None:

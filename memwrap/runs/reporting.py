@@ -6,7 +6,7 @@ import torch
 
 from memwrap.errors import SettingsError
 from memwrap.models.classifier import MemoryClassifier
-from memwrap.report.making import Source
+from memwrap.report.create import Source
 from memwrap.runs.evaluation import model_at, run_at
 from memwrap.runs.folder import read_model, training_state
 

@@ -1,4 +1,4 @@
-"""Predictions for files: the good ones are judged, the bad ones named."""
+"""memwrap predict: good files are classified, bad ones named."""
 
 import os
 import shutil
@@ -8,7 +8,7 @@ import pytest
 
 import memwrap
 from memwrap.cli import predict as command
-from memwrap.models.prediction import Prediction
+from memwrap.explain.record import PredictionRecord
 from tests.cli import fails, picture, run, run_apart, succeeds
 from tests.cli.conftest import Trained
 
@@ -28,24 +28,25 @@ def test_each_image_has_a_line_with_class_and_probability(trained: Trained) -> N
 
 
 def test_an_unsure_prediction_is_called_so(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = [Prediction("a.png", 0, "cat", 0.5134, uncertain) for uncertain in (True, False, None)]
+    cat = PredictionRecord(path="a.png", prediction=0, prediction_name="cat", probability=0.5134, uncertain=True)
+    found = [cat.model_copy(update={"uncertain": uncertain}) for uncertain in (True, False, None)]
     monkeypatch.setattr(command, "predict_files", lambda *_: iter(found))
     result = succeeds("predict", trained.run, "a.png")
     assert result.out.splitlines() == ["a.png: cat (51.3%, unsure)", "a.png: cat (51.3%)", "a.png: cat (51.3%)"]
 
 
-def test_a_folder_stands_for_all_images_in_it(trained: Trained) -> None:
+def test_a_folder_means_all_images_in_it(trained: Trained) -> None:
     lines = succeeds("predict", trained.run, trained.data).out.splitlines()
     assert len(lines) == 20
 
 
-def test_good_files_are_judged_and_bad_ones_are_named(trained: Trained, mixture: Path) -> None:
+def test_good_files_are_classified_and_bad_ones_are_named(trained: Trained, mixture: Path) -> None:
     result = run("predict", trained.run, mixture)
     assert result.code == 3
     assert [line.split(": ")[0] for line in result.out.splitlines()] == [f"{mixture}/a.png", f"{mixture}/deep/b.png"]
     assert [line.split(", ")[0] for line in result.err.splitlines()] == [
-        f"{mixture}/empty.png: cannot be judged",
-        f"{mixture}/letter.jpg: cannot be judged",
+        f"{mixture}/empty.png: cannot be read",
+        f"{mixture}/letter.jpg: cannot be read",
     ]
 
 
@@ -53,10 +54,10 @@ def test_json_has_good_and_bad_files_and_the_bad_ones_are_named_as_well(trained:
     result = run("predict", trained.run, mixture, "--json")
     assert result.code == 3
     good, deep, empty, letter = result.json
-    assert good.keys() == deep.keys() == {"path", "label", "name", "probability", "uncertain"}
-    assert good["name"] == ["cat", "dog"][good["label"]]
+    assert good.keys() == deep.keys() == {"path", "prediction", "prediction_name", "probability", "uncertain"}
+    assert good["prediction_name"] == ["cat", "dog"][good["prediction"]]
     assert empty.keys() == letter.keys() == {"path", "reason"}
-    assert result.err.count("cannot be judged") == 2
+    assert result.err.count("cannot be read") == 2
 
 
 def test_json_of_good_files_is_all_there_is(trained: Trained) -> None:
@@ -66,19 +67,18 @@ def test_json_of_good_files_is_all_there_is(trained: Trained) -> None:
 
 
 def test_the_run_needs_no_data(trained: Trained, mixture: Path, tmp_path: Path) -> None:
-    """It stands alone, in whatever place."""
     copy = shutil.copytree(trained.run, tmp_path / "copy")
     assert succeeds("predict", copy, mixture / "a.png").out == succeeds("predict", trained.run, mixture / "a.png").out
 
 
-def test_a_missing_file_is_named_before_anything_is_judged(trained: Trained, mixture: Path) -> None:
+def test_a_missing_file_is_named_before_anything_is_classified(trained: Trained, mixture: Path) -> None:
     result = run("predict", trained.run, mixture / "a.png", "nowhere.png")
     assert result.code == 2
     assert "nowhere.png: there is no such file or folder" in result.err
     assert result.out == ""
 
 
-def test_a_folder_without_files_is_told(trained: Trained, tmp_path: Path) -> None:
+def test_a_folder_without_files_is_an_error(trained: Trained, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     assert f"there are no files in {tmp_path / 'empty'}" in fails(3, "predict", trained.run, tmp_path / "empty")
 
@@ -99,7 +99,7 @@ def test_a_reader_that_goes_away_is_no_failure_worth_a_traceback(trained: Traine
     assert "unexpected" not in result.err
 
 
-def test_a_model_that_was_saved_from_python_will_do(trained: Trained, tmp_path: Path) -> None:
+def test_a_model_saved_from_python_predicts_the_same(trained: Trained, tmp_path: Path) -> None:
     memwrap.load(trained.run).save(tmp_path / "model")
     expected = succeeds("predict", trained.run, trained.data, "--json").json
     assert succeeds("predict", tmp_path / "model", trained.data, "--json").json == expected

@@ -1,274 +1,198 @@
-"""Sentences: what the model compared an image with, what that did, and on how many memory images it hangs."""
+"""Sentences: which classes, weights and numbers they name."""
 
 import re
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from torch import tensor
 
 from memwrap.explain import sentences
-from memwrap.explain.explanation import MemorySample
-from memwrap.explain.flip_set import FlipSet
+from memwrap.explain.record import CheckRecord, ExplanationRecord, FlipSetRecord, SampleRecord
 from tests.worlds import explained, hand_made
 
 NAMES = ("cat", "dog", "eel")
+NO_FLIP = (None, None, False, 3)
 
 
-def class_name(label: int) -> str:
-    return NAMES[label]
-
-
-def an_explanation(
+def a_record(
     prediction: int,
     *used: tuple[float, int | None],
     uncertain: bool | None = False,
-    flip_set: FlipSet | None = None,
+    flip_set: tuple[tuple[int, ...] | None, int | None, bool, int] = NO_FLIP,
     labels: tuple[int, ...] | None = None,
     effects: tuple[float, ...] | None = None,
-) -> Any:
-    """used: weight and the model's class for each memory sample; labels: where they are others."""
+    names: tuple[str, ...] = NAMES,
+) -> ExplanationRecord:
+    """used: weight and predicted class of each memory image; labels: where they differ. flip_set: its four fields."""
     samples = [
-        MemorySample(
-            index,
-            weight,
-            (own or 0) if labels is None else labels[index],
-            own,
-            None if effects is None else effects[index],
-            None,
+        SampleRecord(
+            index=index,
+            file=None,
+            label=(own or 0) if labels is None else labels[index],
+            label_name=names[(own or 0) if labels is None else labels[index]],
+            prediction=own,
+            prediction_name=None if own is None else names[own],
+            weight=weight,
+            effect=None if effects is None else effects[index],
+            shares=None,
         )
         for index, (weight, own) in enumerate(used)
     ]
-    against = [sample for sample in samples if sample.prediction not in (prediction, None)]
-    return SimpleNamespace(
+    indices, other, proven, tried = flip_set
+    return ExplanationRecord(
+        path=None,
         prediction=prediction,
-        samples=samples,
+        prediction_name=names[prediction],
+        probability=0.5,
         uncertain=uncertain,
-        examples=[sample for sample in samples if sample.prediction == prediction],
-        counterfactuals=against,
-        counterfactual=against[0] if against else None,
-        flip_set=flip_set,
+        label=None,
+        label_name=None,
+        probabilities=(0.5, 0.5),
+        second=None,
+        memory_size=len(used),
+        samples=tuple(samples),
+        flip_set=FlipSetRecord(
+            indices=indices,
+            prediction=other,
+            prediction_name=None if other is None else names[other],
+            proven=proven,
+            tried=tried,
+        ),
+        check=CheckRecord(same_prediction=True, logit_difference=0.0, tolerance=1e-4, kept=len(used), left_out=0),
+        heatmap=None,
     )
 
 
-# The sentence
+# The comparison
 
 
-def test_what_was_used_most_is_named_if_it_is_of_another_class() -> None:
-    unsure = an_explanation(0, (0.6, 2), (0.4, 0), uncertain=True)
-    assert sentences.sentence(unsure, class_name) == "Unsure: the model takes the most used memory image for an eel."
-
-
-def test_that_its_label_is_another_is_said() -> None:
-    unsure = an_explanation(0, (0.6, 2), (0.4, 0), uncertain=True, labels=(1, 1))
-    assert sentences.sentence(unsure, class_name) == (
-        "Unsure: the model takes the most used memory image for an eel; its label is dog."
-    )
-
-
-def test_weight_on_images_with_another_label_is_said() -> None:
-    agreed = an_explanation(1, (0.6, 1), (0.25, 1), (0.15, 1), labels=(1, 0, 2))
-    assert sentences.sentence(agreed, class_name) == (
-        "The model takes all memory images that it used for a dog, too (40.0 % on such with another label)."
-    )
-    mixed = an_explanation(1, (0.6, 1), (0.25, 1), (0.15, 0), labels=(1, 0, 2))
-    assert sentences.sentence(mixed, class_name) == (
-        "85.0 % of the weight is on memory images that the model takes for a dog, too (25.0 % on such with another "
-        "label); of the other classes cat has most, 15.0 % in all."
-    )
-
-
-def test_that_all_agree_is_said() -> None:
-    agreed = an_explanation(1, (0.6, 1), (0.4, 1))
-    assert sentences.sentence(agreed, class_name) == "The model takes all memory images that it used for a dog, too."
-
-
-def test_the_other_class_is_that_of_most_weight_not_of_the_strongest_image() -> None:
-    mixed = an_explanation(0, (0.3, 0), (0.25, 1), (0.2, 2), (0.15, 2), (0.1, 0))
-    assert sentences.sentence(mixed, class_name) == (
-        "40.0 % of the weight is on memory images that the model takes for a cat, too; of the other classes eel has "
-        "most, 35.0 % in all."
-    )
-
-
-def test_of_classes_that_weigh_the_same_the_first_is_named() -> None:
-    assert sentences.strongest_other(an_explanation(0, (0.5, 0), (0.25, 2), (0.25, 1))) == (1, 0.25)
-
-
-def test_shares_stand_apart_from_the_words() -> None:
-    """A class may be called 40.0 %, and is no number."""
-    mixed = an_explanation(0, (0.75, 0), (0.25, 1))
-    parts = sentences.sentence_parts(mixed, lambda label: ("40.0 %", "12.5")[label])
-    assert parts == [
-        0.75,
-        " of the weight is on memory images that the model takes for a 40.0 %, too",
-        "; of the other classes 12.5 has most, ",
-        0.25,
-        " in all.",
-    ]
-
-
-def test_no_class_is_said_to_speak_for_or_against() -> None:
-    """That is for the effect to say, whose sign is often another."""
-    for explanation in (
-        an_explanation(0, (0.6, 2), (0.4, 0), uncertain=True),
-        an_explanation(0, (0.6, 0), (0.4, 1)),
-        an_explanation(0, (1.0, 0)),
-    ):
-        assert not re.search("speak|spoke|against", sentences.sentence(explanation, class_name))
-
-
-def test_a_memory_of_one_has_nothing_to_be_compared_with() -> None:
-    alone = an_explanation(0, (1.0, None), uncertain=None)
-    assert sentences.sentence(alone, class_name) == (
-        "The memory holds a single image, so there is no other to compare it with."
-    )
+@pytest.mark.parametrize(
+    ("record", "parts"),
+    [
+        (a_record(0, (0.6, 2), (0.4, 0), uncertain=True), ["Unsure", "an eel."]),
+        (a_record(0, (0.6, 2), (0.4, 0), uncertain=True, labels=(1, 1)), ["Unsure", "an eel; its label is dog."]),
+        (a_record(1, (0.6, 1), (0.4, 1)), ["All memory images", "a dog, too."]),
+        (a_record(1, (0.6, 1), (0.25, 1), (0.15, 1), labels=(1, 0, 2)), ["All memory images", "a dog", "(40.0 % on"]),
+        (
+            a_record(1, (0.6, 1), (0.25, 1), (0.15, 0), labels=(1, 0, 2)),
+            ["85.0 % of", "a dog", "(25.0 % on", "cat, with 15.0 %."],
+        ),
+        # The class of most weight in sum, not that of the strongest image.
+        (a_record(0, (0.3, 0), (0.25, 1), (0.2, 2), (0.15, 2), (0.1, 0)), ["40.0 % of", "a cat", "eel, with 35.0 %."]),
+        # Of classes with the same weight the lower.
+        (a_record(0, (0.5, 0), (0.25, 2), (0.25, 1)), ["50.0 % of", "a cat", "dog, with 25.0 %."]),
+        (a_record(0, (1.0, None), uncertain=None), ["a single image"]),
+    ],
+    ids=["unsure", "unsure, label", "all", "all, labels", "some, labels", "sum of weights", "equal weights", "one"],
+)
+def test_the_comparison_names_classes_and_weights(record: ExplanationRecord, parts: list[str]) -> None:
+    found = sentences.comparison_sentence(record)
+    assert [part for part in parts if part not in found] == []
+    assert found.startswith(("Unsure", "All", "The memory", "85.0", "40.0", "50.0"))
+    # Only the effect, whose sign is often another, says what supports a prediction.
+    assert not re.search("support|against", found)
 
 
 def test_sentences_of_a_world_worked_out_by_hand() -> None:
-    """The five points of tests/test_explanation.py, whose model takes the third for class 0, all others for class 1."""
+    """The five points of tests/explain/test_explanation.py; the third is predicted as class 0, all others as 1."""
     points = tensor([[4.0, 3.0], [3.0, 4.0], [4.0, -3.0], [0.0, 5.0], [-5.0, 0.0]]).double()
-    # Below: similarities .28 (0) and 1 (2), so the threshold is .14, and the weights are .86 (2) and .14 (0).
-    right, up, below = explained(
-        hand_made([[1, 0], [0, 1]]), tensor([[5.0, 0.0], [0.0, 5.0], [4.0, -3.0]]).double(), points, [0, 1, 0, 1, 0]
+    right, up, below = (
+        each.record(class_names=NAMES).sentence
+        for each in explained(
+            hand_made([[1, 0], [0, 1]]), tensor([[5.0, 0.0], [0.0, 5.0], [4.0, -3.0]]).double(), points, [0, 1, 0, 1, 0]
+        )
     )
-    assert sentences.sentence(right, class_name) == (
-        "Unsure: the model takes the most used memory image for a dog; its label is cat."
-    )
+    assert right.startswith("Unsure")
+    assert "a dog; its label is cat." in right
     # Up: similarities .6 (0), .8 (1) and 1 (3), so the threshold is .467, and the first, labelled 0, has .133.
-    assert sentences.sentence(up, class_name) == (
-        "The model takes all memory images that it used for a dog, too (13.3 % on such with another label)."
-    )
-    assert sentences.sentence(below, class_name) == (
-        "86.0 % of the weight is on memory images that the model takes for a cat, too; of the other classes dog has "
-        "most, 14.0 % in all."
-    )
+    assert up.startswith("All memory images")
+    assert "a dog, too (13.3 % on" in up
+    # Below: similarities .28 (0) and 1 (2), so the threshold is .14, and the weights are .86 (2) and .14 (0).
+    assert below.startswith("86.0 % of the weight")
+    assert below.endswith("dog, with 14.0 %.")
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("3", "a 3"),
-        ("8", "an 8"),
-        ("80", "an 80"),
-        ("1", "a 1"),
-        ("11", "an 11"),
-        ("18", "an 18"),
-        ("110", "a 110"),
-        ("Apple", "an Apple"),
-        ("dog", "a dog"),
-        ("", "a "),
-        ("猫", "a 猫"),
-    ],
+    "words", ["a 3", "an 8", "an 80", "a 1", "an 11", "an 18", "a 110", "an Apple", "a dog", "a ", "a 猫"]
 )
-def test_a_class_is_a_or_an(name: str, words: str) -> None:
-    sure = an_explanation(0, (1.0, 0))
-    assert sentences.sentence(sure, lambda _: name) == (
-        f"The model takes all memory images that it used for {words}, too."
-    )
+def test_a_class_has_its_article(words: str) -> None:
+    _, name = words.split(" ")
+    assert f"predicted as {words}, too." in sentences.comparison_sentence(a_record(0, (1.0, 0), names=(name,)))
 
 
-# What any one of them did
+# Effects
 
 
 @pytest.mark.parametrize(
-    ("effects", "words"),
+    ("effects", "parts"),
     [
-        ((0.0002, -0.0031), "any one memory image changes the probability by at most 0.4 points: the image itself"),
-        ((0.0, 0.0), "any one memory image changes the probability by at most 0.1 points: the image itself decided"),
-        ((0.0099, -0.0001), "any one memory image changes the probability by at most 1.0 points: the image itself"),
-        ((0.02, -0.3456), "one memory image changes the probability by up to 34.6 points."),
-        ((0.02, -0.001), "one memory image changes the probability by up to 2.0 points."),
+        ((0.0002, -0.0031), ("at most 0.4 points", "the image itself")),
+        ((0.0, 0.0), ("at most 0.1 points", "the image itself")),
+        ((0.0099, -0.0001), ("at most 1.0 points", "the image itself")),
+        ((0.02, -0.3456), ("up to 34.6 points",)),
+        ((0.02, -0.001), ("up to 2.0 points",)),
     ],
 )
-def test_what_taking_out_one_memory_image_does_is_said(effects: tuple[float, float], words: str) -> None:
-    found = sentences.effect_sentence(an_explanation(0, (0.6, 0), (0.4, 1), effects=effects))
-    assert found.startswith(f"Taking out {words}")
-    assert found.endswith((" points.", " points: the image itself decided, or many of them together."))
-    assert sentences.largest_effect(an_explanation(0, (0.6, 0), (0.4, 1), effects=effects)) == max(map(abs, effects))
+def test_the_effect_of_removing_one_memory_image(effects: tuple[float, float], parts: tuple[str, ...]) -> None:
+    record = a_record(0, (0.6, 0), (0.4, 1), effects=effects)
+    found = sentences.effect_sentence(record)
+    assert all(part in found for part in parts)
+    assert ("the image itself" in found) == (len(parts) == 2)
+    assert record.largest_effect == max(map(abs, effects))
 
 
-def test_no_row_shows_more_than_the_sentence_says() -> None:
+def test_no_row_shows_more_than_the_sentence() -> None:
     for tenths in range(100):
         effect = tenths * 1e-4 + 3e-5
-        said = sentences.effect_parts(an_explanation(0, (1.0, 0), effects=(-effect,)))[1]
-        assert float(sentences.points(effect)) <= float(sentences.magnitude(said))
-        assert effect <= said < effect + 0.00101
+        found = sentences.effect_sentence(a_record(0, (1.0, 0), effects=(-effect,)))
+        stated = float(re.search(r"at most (\d\.\d) points", found)[1])
+        assert float(sentences.points(effect)) <= stated
+        assert 100 * effect <= stated + 1e-9 < 100 * effect + 0.101
 
 
-def test_where_effects_are_not_known_nothing_is_said_of_them() -> None:
-    unknown = an_explanation(0, (1.0, None), uncertain=None)
+def test_unknown_effects_have_no_sentence() -> None:
+    unknown = a_record(0, (1.0, None), uncertain=None)
     assert sentences.effect_sentence(unknown) == ""
-    assert sentences.largest_effect(unknown) is None
+    assert unknown.largest_effect is None
 
 
-# What would change it
+# Flip sets
 
 
 @pytest.mark.parametrize(
-    ("found", "words"),
+    ("flip_set", "parts"),
     [
-        (FlipSet((4,), 1, proven=True, tried=0), "Without memory image #4 it would be taken for a dog."),
-        (
-            FlipSet((4, 17), 2, proven=True, tried=1),
-            "Without these 2 memory images it would be taken for an eel: #4, #17. No fewer would do.",
-        ),
-        (
-            FlipSet((4, 1, 2, 3), 1, proven=True, tried=3),
-            "Without these 4 memory images it would be taken for a dog: #4, #1, #2, #3. No fewer would do.",
-        ),
-        (
-            FlipSet((4, 1, 2, 3, 0), 1, proven=False, tried=3),
-            "It does not hang on a few memory images: whichever 3 are taken out, it is still taken for a cat.",
-        ),
-        (
-            FlipSet((4, 1, 2), 1, proven=False, tried=1),
-            "It does not hang on a few memory images: whichever one is taken out, it is still taken for a cat.",
-        ),
-        (
-            FlipSet(None, None, proven=True, tried=2),
-            "Whichever memory images are taken out, it is still taken for a cat.",
-        ),
-        (
-            FlipSet(None, None, proven=False, tried=3),
-            "It does not hang on a few memory images: whichever 3 are taken out, it is still taken for a cat.",
-        ),
-        (
-            FlipSet(None, None, proven=False, tried=0),
-            "So many memory images were used that it was not tried out which of them it hangs on.",
-        ),
+        (((4,), 1, True, 0), ["Without memory image #4 ", "a dog."]),
+        (((4, 17), 2, True, 1), ["these 2 memory images", "an eel: #4, #17. No smaller"]),
+        (((4, 1, 2, 3), 1, True, 3), ["these 4 memory images", "a dog: #4, #1, #2, #3. No smaller"]),
+        (((4, 1, 2, 3, 0), 1, False, 3), ["whichever 3 are removed", "a cat."]),
+        (((4, 1, 2), 1, False, 1), ["whichever one is removed", "a cat."]),
+        ((None, None, True, 2), ["Whichever memory images are removed", "a cat."]),
+        ((None, None, False, 3), ["whichever 3 are removed", "a cat."]),
+        ((None, None, False, 0), ["Too many memory images"]),
     ],
     ids=["one", "proven", "next to those tried", "greedy", "few tried", "none", "none found", "none tried"],
 )
-def test_what_a_prediction_hangs_on_is_said(found: FlipSet, words: str) -> None:
-    assert sentences.flip_words(an_explanation(0, (1.0, 0), flip_set=found), class_name) == words
+def test_the_flip_set_names_images_and_class(
+    flip_set: tuple[tuple[int, ...] | None, int | None, bool, int], parts: list[str]
+) -> None:
+    found = sentences.flip_sentence(a_record(0, (1.0, 0), flip_set=flip_set))
+    assert [part for part in parts if part not in found] == []
 
 
-def test_the_only_memory_image_cannot_be_taken_out() -> None:
-    alone = an_explanation(0, (1.0, None), uncertain=None, flip_set=FlipSet(None, None, proven=True, tried=0))
-    assert sentences.flip_words(alone, class_name) == "The only memory image cannot be taken out."
+def test_the_only_memory_image_has_no_flip_set() -> None:
+    alone = a_record(0, (1.0, None), uncertain=None, flip_set=(None, None, True, 0))
+    assert sentences.flip_sentence(alone) == "The only memory image cannot be removed."
 
 
-# Names
+# Names and numbers
 
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [
-        ("22", "image 22"),
-        ("007", "image 007"),
-        ("22.png", "22.png"),
-        ("digit 22", "digit 22"),
-        ("2.5", "2.5"),
-        ("-2", "-2"),
-        ("", ""),
-    ],
+    [("22", "image 22"), ("007", "image 007")] + [(each, each) for each in ("22.png", "digit 22", "2.5", "-2", "")],
 )
-def test_a_name_that_is_a_mere_number_is_not_to_be_taken_for_a_class(name: str, words: str) -> None:
+def test_a_name_that_is_a_number_does_not_look_like_a_class(name: str, words: str) -> None:
     assert sentences.image_name(name) == words
-
-
-# Numbers
 
 
 @pytest.mark.parametrize(
@@ -282,5 +206,5 @@ def test_a_share_has_one_digit(share: float, words: str) -> None:
     ("change", "words"),
     [(0.0, "0.0"), (-0.0, "0.0"), (0.021, "+2.1"), (-0.5, "−50.0"), (0.0004, "0.0"), (-0.0004, "0.0"), (1.0, "+100.0")],
 )
-def test_a_change_has_its_sign_but_nothing_has_none(change: float, words: str) -> None:
+def test_a_change_has_its_sign_but_zero_has_none(change: float, words: str) -> None:
     assert sentences.points(change) == words

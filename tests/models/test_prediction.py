@@ -15,8 +15,9 @@ from torch.testing import assert_close
 import memwrap
 from memwrap import InputError, MemoryClassifier, NoMemoryError
 from memwrap.data import Transform
+from memwrap.explain.record import PredictionRecord
 from memwrap.models.loading import Model
-from memwrap.models.prediction import Prediction, UnreadableFile, judge, predict_files
+from memwrap.models.prediction import UnreadableFile, judge, predict_files
 
 RED, GREEN, BLUE = (255, 0, 0), (0, 255, 0), (0, 0, 255)
 NAMES = ("red", "green", "blue")
@@ -77,24 +78,33 @@ def picture(tmp_path: Path) -> Callable[..., Path]:
 Picture = Callable[..., Path]
 
 
+def predicted(path: Path, label: int, probability: float, uncertain: bool | None) -> dict[str, object]:
+    return {
+        "path": str(path),
+        "prediction": label,
+        "prediction_name": NAMES[label],
+        "probability": pytest.approx(probability, abs=1e-5),
+        "uncertain": uncertain,
+    }
+
+
 def test_two_pictures_by_hand(by_colour: MemoryClassifier, picture: Picture) -> None:
     """Without itself, a red sample is judged by the other red one; the green one, by two red ones: as red."""
     assert by_colour.remembered.predictions.tolist() == [0, 0, 0]
     red, green = picture("a.png", RED), picture("b.png", GREEN)
     sure = math.e / (math.e + 2)  # logits 1, 0, 0
-    assert list(predict_files(by_colour, [red, green])) == [
-        Prediction(str(red), 0, "red", pytest.approx(sure, abs=1e-5), uncertain=False),
-        # Predicted green, but for the sample that counted most: the model itself puts it with the red ones.
-        Prediction(str(green), 1, "green", pytest.approx(sure, abs=1e-5), uncertain=True),
+    assert [each.model_dump() for each in predict_files(by_colour, [red, green])] == [  # type: ignore[union-attr]
+        predicted(red, 0, sure, uncertain=False),
+        # Predicted green, but for the sample that counted most: the model itself predicts it as red.
+        predicted(green, 1, sure, uncertain=True),
     ]
 
 
 def test_a_memory_of_one_says_nothing_of_certainty(by_colour: MemoryClassifier, picture: Picture) -> None:
     by_colour.remember(plain(BLUE), [2])
     (prediction,) = predict_files(by_colour, [picture("a.png", RED)])
-    assert prediction == Prediction(
-        str(picture("a.png")), 2, "blue", pytest.approx(math.e / (math.e + 2), abs=1e-5), uncertain=None
-    )
+    expected = predicted(picture("a.png"), 2, math.e / (math.e + 2), uncertain=None)
+    assert prediction.model_dump() == expected  # type: ignore[union-attr]
 
 
 def test_a_model_without_a_memory_says_nothing_of_certainty(standard: Model, picture: Picture) -> None:
@@ -102,15 +112,15 @@ def test_a_model_without_a_memory_says_nothing_of_certainty(standard: Model, pic
     (prediction,) = predict_files(standard, [path])
     with torch.no_grad():
         probabilities = standard(plain((10, 200, 30))).softmax(1)[0]
-    assert isinstance(prediction, Prediction)
+    assert isinstance(prediction, PredictionRecord)
     assert prediction.uncertain is None
-    assert prediction.label == int(probabilities.argmax())
+    assert prediction.prediction == int(probabilities.argmax())
     assert prediction.probability == pytest.approx(float(probabilities.max()))
 
 
 def test_a_class_without_a_name_is_called_by_its_number(by_colour: MemoryClassifier, picture: Picture) -> None:
     by_colour.classes = None
-    assert [each.name for each in predict_files(by_colour, [picture("a.png", GREEN)])] == ["1"]  # type: ignore[union-attr]
+    assert [each.prediction_name for each in predict_files(by_colour, [picture("a.png", GREEN)])] == ["1"]  # type: ignore[union-attr]
 
 
 def test_pictures_come_as_the_model_s_transform_makes_them(by_colour: MemoryClassifier, tmp_path: Path) -> None:
@@ -121,7 +131,7 @@ def test_pictures_come_as_the_model_s_transform_makes_them(by_colour: MemoryClas
     for fit, name in (("crop", "green"), ("stretch", "red")):
         by_colour.transform = Transform(SHAPE, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), fit)
         (prediction,) = predict_files(by_colour, [tmp_path / "broad.png"])
-        assert prediction.name == name  # type: ignore[union-attr]
+        assert prediction.prediction_name == name  # type: ignore[union-attr]
         logits = by_colour(by_colour.transform(broad).unsqueeze(0))
         assert prediction.probability == pytest.approx(float(logits.softmax(1).max().detach()))  # type: ignore[union-attr]
 
@@ -144,7 +154,7 @@ def test_files_and_folders_are_judged_in_their_order(by_colour: MemoryClassifier
     picture("folder/.hidden.png")
     results = list(predict_files(by_colour, [last, inner[0].parent, first]))
     assert [each.path for each in results] == [str(path) for path in (last, *inner, first)]
-    assert [each.name for each in results] == ["green"] * 4 + ["red"]  # type: ignore[union-attr]
+    assert [each.prediction_name for each in results] == ["green"] * 4 + ["red"]  # type: ignore[union-attr]
 
 
 def test_many_files_are_judged_as_one_by_one(by_colour: MemoryClassifier, picture: Picture) -> None:
@@ -157,8 +167,12 @@ def test_many_files_are_judged_as_one_by_one(by_colour: MemoryClassifier, pictur
     alone = [next(predict_files(by_colour, [path])) for path in paths]
     assert [type(each) for each in together] == [type(each) for each in alone]
     for one, other in zip(together, alone, strict=True):
-        if isinstance(one, Prediction) and isinstance(other, Prediction):
-            assert (one.path, one.name, one.uncertain) == (other.path, other.name, other.uncertain)
+        if isinstance(one, PredictionRecord) and isinstance(other, PredictionRecord):
+            assert (one.path, one.prediction_name, one.uncertain) == (
+                other.path,
+                other.prediction_name,
+                other.uncertain,
+            )
             assert one.probability == pytest.approx(other.probability)
         else:
             assert one == other
@@ -169,7 +183,7 @@ def test_a_batch_of_unreadable_files_does_not_end_it(by_colour: MemoryClassifier
     for path in paths[:35]:
         path.write_bytes(b"")
     kinds = [type(each) for each in predict_files(by_colour, paths)]
-    assert kinds == [UnreadableFile] * 35 + [Prediction] * 5
+    assert kinds == [UnreadableFile] * 35 + [PredictionRecord] * 5
 
 
 def test_a_file_named_twice_is_judged_twice(by_colour: MemoryClassifier, picture: Picture) -> None:
@@ -184,7 +198,7 @@ def test_no_files_give_no_predictions(by_colour: MemoryClassifier, tmp_path: Pat
 
 
 def test_a_hidden_file_that_is_named_is_judged(by_colour: MemoryClassifier, picture: Picture) -> None:
-    assert [type(each) for each in predict_files(by_colour, [picture(".hidden.png")])] == [Prediction]
+    assert [type(each) for each in predict_files(by_colour, [picture(".hidden.png")])] == [PredictionRecord]
 
 
 def test_a_relative_path_is_given_back_as_it_was(
@@ -245,7 +259,7 @@ def test_an_unreadable_file_is_named_among_the_others(
     assert (first.path, second.path, third.path) == (str(before), str(bad), str(after))
     assert isinstance(second, UnreadableFile)
     assert second.reason.startswith(reason)
-    assert [first.name, third.name] == ["red", "green"]  # type: ignore[union-attr]
+    assert [first.prediction_name, third.prediction_name] == ["red", "green"]  # type: ignore[union-attr]
 
 
 def test_a_path_that_leads_nowhere_is_refused_before_anything_is_judged(

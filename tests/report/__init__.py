@@ -1,7 +1,8 @@
-"""Small worlds to report on: a model that changes its mind easily, pictures of noise, names that are meant to break."""
+"""Small reports: a model whose predictions change easily, images of noise, names that try to break the page."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from html.parser import HTMLParser
 from typing import Any
 
@@ -10,9 +11,7 @@ from torch import Tensor, nn
 
 from memwrap import MemoryClassifier, MemoryWrap, Transform
 from memwrap.models.base import Origin
-from memwrap.report.content import Content, Pictures
-from memwrap.report.making import Source, page_for, report_of
-from memwrap.report.page import HeatmapOptions, Manifest
+from memwrap.report import HeatmapOptions, Inputs, ReportRecord, Source, create_report, render
 
 HOSTILE = ("<img src=x onerror=alert(1)>", "</script>", 'v1.5 & "co"', "{{ 7 * 7 }}")
 COLOUR, GRAY = (3, 4, 4), (1, 4, 4)
@@ -47,19 +46,22 @@ def noise(count: int, shape: tuple[int, int, int] = COLOUR, seed: int = 5) -> Te
 
 @dataclass(frozen=True)
 class ReportWorld:
-    """A report, and what it was made of."""
+    """A report, and what it was made from."""
 
     source: Source
-    pictures: Pictures
-    manifest: Manifest
-    content: Content
+    inputs: Inputs
+    record: ReportRecord
 
-    @property
+    @cached_property
     def page(self) -> str:
-        return page_for(self.manifest, self.content, self.source)
+        return render(self.record)
+
+    def changed(self, **fields: Any) -> "ReportWorld":
+        """The same with other fields in the record, and a page that shows them."""
+        return replace(self, record=self.record.model_copy(update=fields))
 
 
-def told(
+def make_report(
     model: MemoryClassifier,
     pixels: Tensor,
     *,
@@ -69,14 +71,13 @@ def told(
     heatmaps: HeatmapOptions | None = None,
     **others: Any,
 ) -> ReportWorld:
-    """A report of these pictures. others: of the source."""
+    """A report on these pixels. others: of the source."""
     labels = torch.arange(len(pixels)) % 4 if labelled else None
-    pictures = Pictures(pixels, names or tuple(f"picture {number}.png" for number in range(len(pixels))), labels)
+    inputs = Inputs(pixels, names or tuple(f"picture {number}.png" for number in range(len(pixels))), labels)
     count = 0 if model.remembered is None else len(model.remembered)
     given: dict[str, Any] = {"path": "/runs/noise", "memory_names": [f"{n}.png" for n in range(count)], "seed": 7}
     source = Source(model=model, **{**given, **others})
-    made = report_of(source, pictures, "noise", shown, heatmaps)
-    return ReportWorld(source, pictures, made.manifest, made.content)
+    return ReportWorld(source, inputs, create_report(source, inputs, shown=shown, heatmaps=heatmaps))
 
 
 @dataclass

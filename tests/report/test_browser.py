@@ -16,8 +16,8 @@ from PIL import Image
 from torch import nn
 from torch.nn.functional import interpolate
 
-from memwrap.report.page import HeatmapOptions
-from tests.report import HOSTILE, ReportWorld, network, told
+from memwrap.report import HeatmapOptions
+from tests.report import HOSTILE, ReportWorld, make_report, network
 from tests.report.test_pictures import SIDE, photos
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -51,7 +51,7 @@ def world() -> ReportWorld:
             parameter.normal_(generator=torch.Generator().manual_seed(0)).mul_(0.1)
     model = network(3, (3, SIDE, SIDE), 24, encoder=encoder)
     model.remember(model.transform(photos(24, seed=1)), torch.arange(24) % 4)
-    return told(model, photos(COUNT, seed=2), names=NAMES, shown=SHOWN, heatmaps=HeatmapOptions(max_steps=2))
+    return make_report(model, photos(COUNT, seed=2), names=NAMES, shown=SHOWN, heatmaps=HeatmapOptions(max_steps=2))
 
 
 @pytest.fixture(scope="module")
@@ -109,8 +109,7 @@ def shown(page: Any) -> list[int]:
 def test_the_page_is_smaller_than_it_may_be(world: ReportWorld, file: Path) -> None:
     print(f"{COUNT} images of {SIDE}x{SIDE} with heatmaps: {file.stat().st_size / 1e6:.1f} MB")
     assert file.stat().st_size < LARGEST
-    assert all(len(card.samples) >= SHOWN for card in world.content.cards)
-    assert all(card.heatmap is not None for card in world.content.cards)
+    assert all(len(each.shown_samples(SHOWN)) >= SHOWN for each in world.record.explanations)
 
 
 def test_names_show_as_text(looked_at: Any) -> None:
@@ -119,42 +118,40 @@ def test_names_show_as_text(looked_at: Any) -> None:
     for name in HOSTILE:
         assert name in text
     assert looked_at.locator("script").count() == 2
-    assert looked_at.evaluate("[...document.images].filter(i => !i.src.startsWith('data:image/')).length") == 0
+    assert looked_at.evaluate("document.images.length") == 0, "all pictures are drawn by reference"
 
 
 def test_numbers_are_seen_as_they_were_computed(looked_at: Any, world: ReportWorld) -> None:
-    content = world.content
+    record = world.record
     totals = looked_at.locator(".totals b").all_inner_texts()
     assert totals == [
         "50",
-        f"{100 * content.correct / 50:.1f} %",
-        str(len(content.uncertain)),
+        f"{100 * record.correct / 50:.1f} %",
+        str(len(record.uncertain)),
         "24",
     ]
-    for card, words in zip(content.cards, looked_at.locator("article .sentence").all_inner_texts(), strict=True):
-        assert words == card.sentence
+    for each, words in zip(record.explanations, looked_at.locator("article .sentence").all_inner_texts(), strict=True):
+        assert words.replace("\u00a0", " ") == each.sentence
 
 
 def test_all_pictures_can_be_seen(browser: Any, file: Path, world: ReportWorld) -> None:
     with opened(browser, file) as page:
         page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
-        page.evaluate("Promise.all([...document.images].map(image => image.decode()))")
-        broken = page.evaluate(
-            "[...document.images].filter(i => !i.complete || i.naturalWidth < 100 || !i.width).length"
-        )
-        assert broken == 0
-        maps = sum(1 + len(card.samples) for card in world.content.cards)
-        beside = COUNT  # of each image once more, beside its map; memory images are drawn by reference
-        assert page.locator("img").count() == COUNT + beside + maps
-        for picture in (page.locator("article svg").first, page.locator("article .pic").first):
-            with Image.open(io.BytesIO(picture.screenshot())) as image:
+        page.evaluate("Promise.all([...document.querySelectorAll('image')].map(image => image.decode()))")
+        assert page.locator("image").count() == len(world.record.pictures)
+        missing = "[...document.querySelectorAll('use')].filter(u => !document.getElementById(u.href.baseVal.slice(1)))"
+        assert page.evaluate(f"{missing}.length") == 0
+        hidden = "[...document.querySelectorAll('svg[role=img]')].filter(s => s.getBoundingClientRect().height < 10)"
+        assert page.evaluate(f"{hidden}.length") == 0
+        for selector in ("article .small", "article .pic", "article .heatmap"):
+            with Image.open(io.BytesIO(page.locator(selector).first.screenshot())) as image:
                 assert len(np.unique(np.asarray(image.convert("RGB")).reshape(-1, 3), axis=0)) > 100
 
 
 def test_a_memory_picture_is_the_one_that_it_should_be(looked_at: Any, world: ReportWorld) -> None:
-    """Drawn by reference, so its place in the page says nothing."""
-    sample = world.content.cards[0].samples[0]
-    with Image.open(io.BytesIO(looked_at.locator("article svg").first.screenshot())) as image:
+    """Drawn by reference, so its place in the page does not show which it is."""
+    sample = world.record.explanations[0].samples[0]
+    with Image.open(io.BytesIO(looked_at.locator("article .small").first.screenshot())) as image:
         rows = np.array(image.convert("RGB").resize((4, 4), Image.Resampling.BOX))
     found = torch.from_numpy(rows).float().reshape(16, 3)
     memory = photos(24, seed=1).float()
@@ -166,8 +163,8 @@ def test_a_memory_picture_is_the_one_that_it_should_be(looked_at: Any, world: Re
 
 
 def test_images_are_filtered_by_keyboard(browser: Any, file: Path, world: ReportWorld) -> None:
-    unsure = [card.number for card in world.content.uncertain]
-    wrong = [card.number for card in world.content.cards if card.wrong]
+    unsure = [number for number, _ in world.record.uncertain]
+    wrong = [number for number, each in world.record.numbered if each.wrong]
     assert 0 < len(unsure) < COUNT
     assert 0 < len(wrong) < COUNT
     with opened(browser, file) as page:
@@ -191,7 +188,7 @@ def test_images_are_filtered_by_keyboard(browser: Any, file: Path, world: Report
         assert shown(page) == list(range(1, COUNT + 1))
 
 
-def test_what_has_the_focus_can_be_told(browser: Any, file: Path) -> None:
+def test_the_focus_can_be_seen(browser: Any, file: Path) -> None:
     with opened(browser, file) as page:
         for _ in range(3):
             page.keyboard.press("Tab")
@@ -210,7 +207,7 @@ def in_sight(page: Any, selector: str) -> bool:
 def test_links_lead_to_their_images_and_show_those_that_are_filtered_out(
     browser: Any, file: Path, world: ReportWorld
 ) -> None:
-    number = world.content.confidently_wrong[0].number
+    number = world.record.confidently_wrong[0][0]
     with opened(browser, file) as page:
         link = page.locator(f".listed a[href='#image-{number}']")
         for _ in range(2):  # the second time, the address is what it was
@@ -226,12 +223,12 @@ def test_links_lead_to_their_images_and_show_those_that_are_filtered_out(
 def test_heatmaps_are_opened_by_keyboard(browser: Any, file: Path) -> None:
     with opened(browser, file) as page:
         details = page.locator("article details").first
-        assert not details.locator("img").first.is_visible()
+        assert not details.locator("svg").first.is_visible()
         details.locator("summary").focus()
         page.keyboard.press("Enter")
-        assert details.locator("img").first.is_visible()
+        assert details.locator("svg").first.is_visible()
         page.keyboard.press("Enter")
-        assert not details.locator("img").first.is_visible()
+        assert not details.locator("svg").first.is_visible()
 
 
 # For those who do not see it, or see it otherwise
@@ -255,8 +252,8 @@ def test_a_screen_reader_has_a_name_for_every_picture_and_place(browser: Any, fi
         assert all(names[role]), role
     assert names["article"] == list(NAMES)
     assert "Summary" in names["region"]
-    first = world.content.cards[0].samples[0]
-    assert f"memory image {first.index}, taken for {HOSTILE[first.prediction]}" in names["image"]
+    first = world.record.explanations[0].samples[0]
+    assert f"memory image {first.index}, predicted as {HOSTILE[first.prediction]}" in names["image"]
 
 
 def test_headings_are_in_order(looked_at: Any) -> None:
@@ -279,7 +276,7 @@ def lightness(colour: str) -> float:
     return sum(map(int, re.findall(r"\d+", colour)[:3])) / (3 * 255)
 
 
-def test_light_and_dark_are_what_one_wants(browser: Any, file: Path) -> None:
+def test_light_and_dark_follow_the_preference(browser: Any, file: Path) -> None:
     found = {}
     for scheme in ("light", "dark"):
         with opened(browser, file, color_scheme=scheme) as page:
@@ -304,18 +301,18 @@ def test_it_prints_in_black_on_white(browser: Any, file: Path) -> None:
 def test_heatmaps_are_printed_though_they_are_closed(browser: Any, file: Path) -> None:
     with opened(browser, file) as page:
         first = page.locator("article details").first
-        assert not first.locator("img").first.is_visible()
+        assert not first.locator("svg").first.is_visible()
         page.emulate_media(media="print")
-        for picture in (first.locator("img").first, first.locator(".scale")):
+        for picture in (first.locator("svg").first, first.locator(".scale")):
             assert picture.is_visible()
             assert picture.bounding_box()["height"] > 5
         assert not first.evaluate("each => each.open"), "and stay closed on the screen"
         page.emulate_media(media="screen")
-        assert not first.locator("img").first.is_visible()
+        assert not first.locator("svg").first.is_visible()
 
 
 @pytest.mark.parametrize("width", [400, 700, 1600])
-def test_nothing_juts_out_on_any_screen(browser: Any, file: Path, width: int) -> None:
+def test_nothing_is_wider_than_the_screen(browser: Any, file: Path, width: int) -> None:
     with opened(browser, file, viewport={"width": width, "height": 800}) as page:
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         wide = "[...document.querySelectorAll('.scroll')].filter(each => each.scrollWidth > each.clientWidth).length"

@@ -1,9 +1,8 @@
-"""Figures for print: what they hold, in each format, and names that are meant to break them."""
+"""Figures for print: what they hold, in each format, and names that try to break them."""
 
 import io
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -11,17 +10,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from memwrap import InputError, MemoryClassifier
+from memwrap import MemoryClassifier
 from memwrap.report import figures
 from memwrap.report.figures import MOST_INPUTS, TITLES, figure
-from memwrap.report.pictures import heat_colours
-from tests.report import GRAY, HOSTILE, STEPS, ReportWorld, network, noise, told
+from memwrap.report.pictures import heat_colours, pixels_in
+from tests.report import GRAY, HOSTILE, STEPS, ReportWorld, make_report, network, noise
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
 def drawn(world: ReportWorld, suffix: str = ".svg") -> bytes:
-    return figure(world.content, world.source.model, suffix)
+    return figure(world.record, suffix)
 
 
 def texts(world: ReportWorld) -> list[str]:
@@ -38,7 +37,7 @@ def pictures(world: ReportWorld) -> int:
 def plain(model: MemoryClassifier) -> ReportWorld:
     """With class names that fit into a line."""
     model.classes = ("cat", "dog", "eel", "fox")
-    return told(model, noise(4))
+    return make_report(model, noise(4))
 
 
 def test_a_png_is_a_picture_that_is_not_empty(plain: ReportWorld) -> None:
@@ -60,52 +59,49 @@ def test_the_same_figure_is_made_each_time(plain: ReportWorld, suffix: str) -> N
     assert drawn(plain, suffix) == drawn(plain, suffix)
 
 
-def verdict(card: Any) -> list[str]:
-    lines = [card.prediction, f"probability {100 * card.probability:.0f} %"]
-    lines += [f"wrong: {card.true_class}"] if card.wrong else []
-    return lines + (["unsure"] if card.explanation.uncertain else [])
+def test_each_input_is_above_the_memory_images_that_it_used(plain: ReportWorld) -> None:
+    found, explanations = texts(plain), plain.record.explanations
+    samples = [sample for each in explanations for sample in each.shown_samples(3)]
+    for each in explanations:
+        assert each.prediction_name in found
+        assert f"probability {100 * each.probability:.0f} %" in found
+        assert f"wrong: {each.label_name}" in found or not each.wrong
+    assert found.count("unsure") == len(plain.record.uncertain) > 0
+    assert any(each.wrong for each in explanations)
+    for sample in samples:
+        assert f"weight {100 * sample.weight:.0f} %" in found
+        assert sample.prediction_name in found
+    differing = [f"label: {sample.label_name}" for sample in samples if sample.prediction != sample.label]
+    assert sorted(line for line in found if line.startswith("label: ")) == sorted(differing)
+    assert differing
+    assert pictures(plain) == len(explanations) + len(samples)
 
 
-def test_each_input_stands_over_the_memory_images_that_it_used(plain: ReportWorld) -> None:
-    found, cards = texts(plain), plain.content.cards
-    for card in cards:
-        for line in verdict(card):
-            assert line in found
-        for sample in card.samples:
-            assert f"weight {100 * sample.weight:.0f} %" in found
-            assert card.class_name(sample.prediction) in found
-            if sample.prediction != sample.label:
-                assert f"label: {card.class_name(sample.label)}" in found
-    differing = [each for card in cards for each in card.samples if each.prediction != each.label]
-    assert sum(line.startswith("label: ") for line in found) == len(differing) > 0
-    assert pictures(plain) == sum(1 + len(card.samples) for card in cards)
-    assert any(card.explanation.uncertain for card in cards)
-    assert any(card.wrong for card in cards)
+def kinds(world: ReportWorld) -> list[Any]:
+    """Example and counterfactual of each input."""
+    return [kind for each in world.record.explanations for kind in (each.example, each.counterfactual)]
 
 
-def test_with_heatmaps_input_example_and_counterfactual_stand_side_by_side(model: MemoryClassifier) -> None:
-    world = told(model, noise(3), heatmaps=STEPS)
-    cards, found = world.content.cards, texts(world)
-    kinds = [kind for card in cards for kind in (card.explanation.example, card.explanation.counterfactual)]
-    missing = kinds.count(None)
-    scale = 1  # which is a picture, too
+def test_with_heatmaps_input_example_and_counterfactual_are_in_a_row(model: MemoryClassifier) -> None:
+    world = make_report(model, noise(3), heatmaps=STEPS)
+    found, missing, scale = texts(world), kinds(world).count(None), 1
     assert pictures(world) == 2 * (3 + 6 - missing) + scale
     assert found.count("none") == missing
-    assert [found.count(title) for title in ("input", "example", "counterfactual", "its heatmap")] == [1, 1, 1, 3]
+    assert [found.count(title) for title in ("input", "example", "counterfactual", "heatmap")] == [1, 1, 1, 3]
 
 
-def test_a_heatmap_says_for_which_class(plain: ReportWorld) -> None:
-    world = told(plain.source.model, noise(3), heatmaps=STEPS)
+def test_a_heatmap_names_its_class(plain: ReportWorld) -> None:
+    world = make_report(plain.source.model, noise(3), heatmaps=STEPS)
     found = texts(world)
     for name in ("cat", "dog", "eel", "fox"):
-        cards = [card.explanation for card in world.content.cards if card.prediction == name]
-        kinds = [kind for each in cards for kind in (each.example, each.counterfactual) if kind is not None]
-        assert found.count(f"for {name}") == len(cards) + len(kinds)
+        inputs = [each for each in world.record.explanations if each.prediction_name == name]
+        shown = [kind for each in inputs for kind in (each.example, each.counterfactual) if kind is not None]
+        assert found.count(f"for {name}") == len(inputs) + len(shown)
 
 
 def test_the_colours_of_heatmaps_have_a_scale(model: MemoryClassifier, plain: ReportWorld) -> None:
-    ends = {"nothing or against", "much"}
-    world = told(model, noise(1), heatmaps=STEPS)
+    ends = {"none or lowered it", "most"}
+    world = make_report(model, noise(1), heatmaps=STEPS)
     assert ends <= set(texts(world))
     assert not ends & set(texts(plain)), "where there are none, there is none"
     with Image.open(io.BytesIO(drawn(world, ".png"))) as picture:
@@ -118,18 +114,16 @@ def test_the_colours_of_heatmaps_have_a_scale(model: MemoryClassifier, plain: Re
         assert (abs(bottom - colour).max(axis=2) <= 6).any(), heat
 
 
-def test_what_is_missing_is_called_none() -> None:
-    world = told(network(memory=2), noise(2), heatmaps=STEPS)
-    assert any(
-        card.explanation.example is None or card.explanation.counterfactual is None for card in world.content.cards
-    )
+def test_a_missing_counterfactual_is_shown_as_none() -> None:
+    world = make_report(network(memory=2), noise(2), heatmaps=STEPS)
+    assert None in kinds(world)
     assert "none" in texts(world)
 
 
-def test_heatmaps_are_put_beside_the_picture_that_they_belong_to(
+def test_heatmaps_are_next_to_the_picture_that_they_belong_to(
     model: MemoryClassifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = told(model, noise(1), heatmaps=STEPS)
+    world = make_report(model, noise(1), heatmaps=STEPS)
     shown: list[Any] = []
     real = figures._picture
 
@@ -139,45 +133,33 @@ def test_heatmaps_are_put_beside_the_picture_that_they_belong_to(
 
     monkeypatch.setattr(figures, "_picture", noted)
     drawn(world)
-    (card,), memory = world.content.cards, noise(12, seed=1)
-    example, other = card.explanation.example, card.explanation.counterfactual
-    rows = [card.heatmap.moved.index(sample.index) for sample in (example, other)]
-    assert shown[0].equal(card.pixels)
-    assert shown[1].equal(figures._heated(card.pixels, card.heatmap.input))
-    assert shown[2].equal(memory[example.index])
-    assert shown[3].equal(figures._heated(memory[example.index], card.heatmap.samples[rows[0]]))
-    assert shown[4].equal(memory[other.index])
-    assert shown[5].equal(figures._heated(memory[other.index], card.heatmap.samples[rows[1]]))
-    assert len(shown) == len(TITLES)
-
-
-def test_heatmaps_of_some_images_only_are_refused(model: MemoryClassifier) -> None:
-    world = told(model, noise(2), heatmaps=STEPS)
-    first, second = world.content.cards
-    content = replace(world.content, cards=(first, replace(second, heatmap=None)))
-    with pytest.raises(InputError, match=r"image 2 has no heatmap, but the first one has; a figure needs one for each"):
-        drawn(replace(world, content=content))
+    example, other = (kind.index for kind in kinds(world))
+    names = ["input-1", "heatmap-1"]
+    names += [f"{kind}-{index}" for index in (example, other) for kind in ("memory", "heatmap-1")]
+    assert len(shown) == len(TITLES) == 6
+    for pixels, name in zip(shown, names, strict=True):
+        assert pixels.equal(pixels_in(world.record.pictures[name])), name
 
 
 def test_of_many_images_the_first_are_drawn(model: MemoryClassifier) -> None:
-    world = told(model, noise(MOST_INPUTS + 3), shown=1)
-    assert pictures(world) == sum(1 + len(card.samples) for card in world.content.cards[:MOST_INPUTS])
+    world = make_report(model, noise(MOST_INPUTS + 3), shown=1)
+    assert pictures(world) == sum(1 + len(each.shown_samples(1)) for each in world.record.explanations[:MOST_INPUTS])
 
 
 def test_hostile_names_are_text(model: MemoryClassifier) -> None:
-    found = "\n".join(texts(told(model, noise(8))))
+    found = "\n".join(texts(make_report(model, noise(8))))
     assert "</script>" in found
     assert "{{ 7 * 7 }}" in found
     assert "<img src=x" in found
-    assert HOSTILE[0] not in drawn(told(model, noise(2))).decode()
+    assert HOSTILE[0] not in drawn(make_report(model, noise(2))).decode()
 
 
-def test_a_name_is_not_taken_for_a_formula(model: MemoryClassifier) -> None:
+def test_a_name_is_not_read_as_a_formula(model: MemoryClassifier) -> None:
     model.classes = ("$x_1$", "$\\frac{1}{2", "a_b^c", "#%&~")
-    world = told(model, noise(4))
-    for name in {card.prediction for card in world.content.cards}:
-        assert name in texts(world), name
-    assert "$x_1$" in {card.prediction for card in world.content.cards}
+    world = make_report(model, noise(4))
+    names = {each.prediction_name for each in world.record.explanations}
+    assert names <= set(texts(world))
+    assert "$x_1$" in names
     assert drawn(world, ".png")
     assert drawn(world, ".pdf")
 
@@ -189,13 +171,13 @@ def lines(texts: list[str]) -> Iterator[str]:
 
 def test_long_names_are_cut_to_what_fits_and_the_number_stays(model: MemoryClassifier) -> None:
     model.classes = ("a rather long class name, as people give", "x" * 200, "Ort, an dem man war", "y")
-    world = told(model, noise(6))
+    world = make_report(model, noise(6))
     legend = figures.LEGEND + figures.FURTHER
     found = [line for line in lines(texts(world)) if len(line) < 20 or line not in legend]
     assert max(map(len, found)) <= max(figures.LETTERS, len("probability 100 %"))
     assert any(line.endswith("…") for line in found)
     numbers = [line for line in found if re.search(r"\d+ %$", line)]
-    assert len(numbers) == sum(1 + len(card.samples) for card in world.content.cards)
+    assert len(numbers) == sum(1 + len(each.shown_samples(3)) for each in world.record.explanations)
 
 
 @pytest.mark.parametrize(
@@ -216,36 +198,36 @@ def test_names_have_two_lines(name: str, short: str) -> None:
     ("share", "words"),
     [(0.0, "0 %"), (0.004, "<1 %"), (0.0099, "<1 %"), (0.01, "1 %"), (0.016, "2 %"), (0.794, "79 %"), (1.0, "100 %")],
 )
-def test_a_share_that_is_there_is_not_called_nothing(share: float, words: str) -> None:
+def test_a_small_share_is_not_shown_as_zero(share: float, words: str) -> None:
     assert figures._whole_percent(share) == words
 
 
 def test_a_narrow_figure_breaks_its_legend(model: MemoryClassifier) -> None:
-    wide, narrow = texts(told(model, noise(8))), texts(told(model, noise(1)))
+    wide, narrow = texts(make_report(model, noise(8))), texts(make_report(model, noise(1)))
     assert any(line.startswith(figures.LEGEND[:100]) for line in wide)
     assert not any(line.startswith(figures.LEGEND[:100]) for line in narrow)
-    assert "Under each picture: what" in narrow
+    assert "Below each picture: the" in narrow
 
 
-def test_what_is_further_down_is_told(model: MemoryClassifier) -> None:
-    assert figures.FURTHER.strip() in " ".join(texts(told(model, noise(8), shown=1)))
-    assert "Last row" not in " ".join(texts(told(model, noise(8), shown=12)))
+def test_the_legend_mentions_samples_from_further_down(model: MemoryClassifier) -> None:
+    assert figures.FURTHER.strip() in " ".join(texts(make_report(model, noise(8), shown=1)))
+    assert "Last row" not in " ".join(texts(make_report(model, noise(8), shown=12)))
 
 
-def test_colours_say_whether_it_is_another_class(plain: ReportWorld) -> None:
+def test_colours_show_whether_it_is_another_class(plain: ReportWorld) -> None:
     text = drawn(plain).decode()
     assert figures.SAME in text
     assert figures.OTHER in text
 
 
-def test_a_memory_of_one_has_no_class_to_tell() -> None:
-    found = texts(told(network(memory=1), noise(1), labelled=False))
+def test_a_memory_of_one_shows_no_class() -> None:
+    found = texts(make_report(network(memory=1), noise(1), labelled=False))
     assert "weight 100 %" in found
     assert not any(line.startswith("label: ") for line in found)
 
 
 def test_gray_pictures_are_drawn_in_gray() -> None:
-    world = told(network(shape=GRAY), noise(1, GRAY), labelled=False)
+    world = make_report(network(shape=GRAY), noise(1, GRAY), labelled=False)
     with Image.open(io.BytesIO(drawn(world, ".png"))) as picture:
         pixels = np.asarray(picture.convert("RGB")).astype(int)
     inside = pixels[40:120, 60:200]

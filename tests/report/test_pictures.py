@@ -12,14 +12,14 @@ from torch.nn.functional import interpolate
 from memwrap import DataError
 from memwrap.report.pictures import (
     LARGEST_HEATMAP,
-    blended,
+    blend,
     exact_uri,
     heat_colours,
     heatmap_uri,
     is_exact,
-    picture_of,
     pixels_in,
     small_uri,
+    to_image,
 )
 from tests.report import noise
 
@@ -75,33 +75,33 @@ def test_large_pictures_of_noise_take_a_fraction_of_what_exact_ones_take() -> No
 
 def test_cold_is_grey_and_hot_is_the_colour() -> None:
     (pixels,) = noise(1, (3, 2, 2))
-    cold, hot = blended(pixels, torch.zeros(2, 2), heat_colours()), blended(pixels, torch.ones(2, 2), heat_colours())
+    cold, hot = blend(pixels, torch.zeros(2, 2), heat_colours()), blend(pixels, torch.ones(2, 2), heat_colours())
     assert cold[0].equal(cold[1])
     assert cold[1].equal(cold[2])
     black = torch.zeros(3, 2, 2, dtype=torch.uint8)
-    assert int(blended(black, torch.zeros(2, 2), heat_colours()).min()) >= 90, "pale"
+    assert int(blend(black, torch.zeros(2, 2), heat_colours()).min()) >= 90, "pale"
     yellow = heat_colours()[255]
     assert ((hot.float() - yellow.float()[:, None, None]).abs() <= 0.15 * 255).all()
 
 
 def test_each_pixel_has_its_own_heat() -> None:
     pixels, heat = torch.full((3, 2, 3), 128, dtype=torch.uint8), torch.tensor([[0.0, 0.5, 1.0], [1.0, 0.0, 0.25]])
-    whole = blended(pixels, heat, heat_colours())
+    whole = blend(pixels, heat, heat_colours())
     for row in range(2):
         for column in range(3):
-            alone = blended(pixels[:, :1, :1], heat[row : row + 1, column : column + 1], heat_colours())
+            alone = blend(pixels[:, :1, :1], heat[row : row + 1, column : column + 1], heat_colours())
             assert whole[:, row, column].equal(alone[:, 0, 0])
 
 
 def test_gray_pictures_have_heatmaps_in_colour() -> None:
     (pixels,) = noise(1, (1, 4, 4))
-    assert blended(pixels, torch.rand(4, 4), heat_colours()).shape == (3, 4, 4)
+    assert blend(pixels, torch.rand(4, 4), heat_colours()).shape == (3, 4, 4)
 
 
 def test_heat_beyond_its_bounds_is_cut() -> None:
     (pixels,) = noise(1, (3, 1, 2))
     wild, tame = torch.tensor([[-0.5, 7.0]]), torch.tensor([[0.0, 1.0]])
-    assert blended(pixels, wild, heat_colours()).equal(blended(pixels, tame, heat_colours()))
+    assert blend(pixels, wild, heat_colours()).equal(blend(pixels, tame, heat_colours()))
 
 
 def test_colours_become_brighter_from_cold_to_hot() -> None:
@@ -159,23 +159,23 @@ def uri_of(picture: Image.Image, kind: str, **options: object) -> str:
     ],
     ids=["nothing", "no content", "empty", "no base64", "no picture", "some base64", "a drawing", "cut"],
 )
-def test_what_is_no_picture_is_told(uri: str) -> None:
+def test_what_is_no_picture_is_refused(uri: str) -> None:
     with pytest.raises(DataError, match="a picture in the report cannot be trusted: it "):
         pixels_in(uri)
 
 
 def test_a_file_of_another_kind_than_it_says_is_refused() -> None:
-    png, webp = exact_uri(noise(1)[0]), uri_of(picture_of(noise(1)[0]), "WEBP")
+    png, webp = exact_uri(noise(1)[0]), uri_of(to_image(noise(1)[0]), "WEBP")
     for uri, kind in ((png, "WebP"), (webp, "PNG")):
         other = uri.replace("image/png", "image/webp") if uri is png else uri.replace("image/webp", "image/png")
-        with pytest.raises(DataError, match=f"it is no {kind}, as it says it is"):
+        with pytest.raises(DataError, match=f"it is not a {kind}"):
             pixels_in(other)
-    with pytest.raises(DataError, match="it begins with 'data:image/jpeg;base64"):
-        pixels_in(uri_of(picture_of(noise(1)[0]), "JPEG"))
+    with pytest.raises(DataError, match="it starts with 'data:image/jpeg;base64"):
+        pixels_in(uri_of(to_image(noise(1)[0]), "JPEG"))
 
 
 def test_pictures_that_move_are_refused_as_only_their_first_is_read() -> None:
-    frames = [picture_of(pixels) for pixels in noise(2, (3, 8, 8))]
+    frames = [to_image(pixels) for pixels in noise(2, (3, 8, 8))]
     for kind, part in (("WEBP", "VP8X"), ("PNG", "acTL")):
         moving = uri_of(frames[0], kind, save_all=True, append_images=frames[1:], duration=100)
         with pytest.raises(DataError, match=f"with a part {part}, which may change how a browser shows it"):

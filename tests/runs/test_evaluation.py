@@ -13,9 +13,10 @@ from PIL import Image
 
 from memwrap.data import DataSet, LabelledImages, digits, generator
 from memwrap.errors import DataError, RunError
+from memwrap.explain.record import PredictionRecord
 from memwrap.models.evaluation import Encoded, draw_memories, drawn_scores
 from memwrap.models.loading import Model
-from memwrap.models.prediction import Prediction, predict_files
+from memwrap.models.prediction import predict_files
 from memwrap.runs.evaluation import evaluate_run, finished_model, labelled_like
 from memwrap.runs.folder import Run, open_run
 from memwrap.runs.training import begin
@@ -127,9 +128,9 @@ def test_it_is_that_of_what_is_predicted_for_the_same_pictures(
     files = [tmp_path / f"{name}.png" for name in test.names]
     for file, image in zip(files, pixels(test), strict=True):
         Image.fromarray(image[0].numpy()).save(file)
-    predictions = [each for each in predict_files(model, files) if isinstance(each, Prediction)]
+    predictions = [each for each in predict_files(model, files) if isinstance(each, PredictionRecord)]
     scores = evaluate_run(opened, model, data, None, "test")["remembered"]
-    correct = [each.label == label for each, label in zip(predictions, test.labels.tolist(), strict=True)]
+    correct = [each.prediction == label for each, label in zip(predictions, test.labels.tolist(), strict=True)]
     assert scores["accuracy"] == sum(correct) / 90
     unsure = sum(bool(each.uncertain) for each in predictions)
     assert scores["counterfactual_share"] == unsure / 90

@@ -8,7 +8,7 @@ import torch
 
 from memwrap import RunError, SettingsError
 from memwrap.data import DataSet, decode_image, open_data
-from memwrap.report.page import memory_pixels
+from memwrap.report.create import memory_pixels
 from memwrap.runs.folder import Run, open_run
 from memwrap.runs.reporting import source_at
 from memwrap.runs.training import begin

@@ -1,7 +1,7 @@
-"""Whether a picture's file holds pixels and nothing that makes a browser show them otherwise than they are read.
+"""Checks that a picture's file holds pixels alone, so that a browser shows what Pillow reads.
 
-A palette, transparency, a gamma, a colour profile, an orientation and a second frame all do. So each part of the file
-has to be one that a report writes; what other parts there are need not be known.
+A palette, transparency, a gamma, a colour profile, an orientation or a second frame would change what a browser shows.
+So only the parts that a report writes are allowed.
 """
 
 import struct
@@ -16,9 +16,9 @@ WEBP_PARTS = ("VP8 ",)  # pixels with loss; no alpha, no frames, no colour profi
 
 
 def check_png(content: bytes) -> None:
-    """A ValueError says what it is that a report's PNG does not hold."""
+    """Raise a ValueError for a PNG with anything that reports do not write."""
     if not content.startswith(PNG_START):
-        raise ValueError("it is no PNG, as it says it is")
+        raise ValueError("it is not a PNG, though it claims to be one")
     parts = list(_png_parts(content))
     names = [name for name, _ in parts]
     _check_names(names, PNG_PARTS, "PNG")
@@ -28,14 +28,14 @@ def check_png(content: bytes) -> None:
     if bits != PNG_BITS or colours not in PNG_COLOURS:
         raise ValueError(
             f"its pixels are of PNG colour type {colours} with {bits} bits; expected 0 (grey) or 2 (RGB) with "
-            f"{PNG_BITS} bits, as others may look different from what they are read as"
+            f"{PNG_BITS} bits"
         )
 
 
 def check_webp(content: bytes) -> None:
-    """Likewise of a WebP."""
+    """Raise a ValueError for a WebP with anything that reports do not write."""
     if content[:4] != b"RIFF" or content[8:12] != b"WEBP":
-        raise ValueError("it is no WebP, as it says it is")
+        raise ValueError("it is not a WebP, though it claims to be one")
     names, place = [], 12
     while place < len(content):
         names.append(_name(content[place : place + 4]))
@@ -43,17 +43,17 @@ def check_webp(content: bytes) -> None:
         place += 8 + size + size % 2
     _check_names(names, WEBP_PARTS, "WebP")
     if len(names) != 1 or struct.unpack("<I", content[4:8])[0] != len(content) - 8:
-        raise ValueError("it holds more or less than one picture")
+        raise ValueError("it does not hold exactly one picture")
 
 
 def _png_parts(content: bytes) -> Iterator[tuple[str, bytes]]:
-    """Name and content of each, up to the end of the file."""
+    """Name and content of each part, up to the end of the file."""
     place = len(PNG_START)
     while place < len(content):
         (size,) = struct.unpack(">I", _exactly(content, place, 4))
         name, data = _exactly(content, place + 4, 4), _exactly(content, place + 8, size)
         (stated,) = struct.unpack(">I", _exactly(content, place + 8 + size, 4))
-        if stated != zlib.crc32(name + data):  # Pillow does not look at all of them, browsers do
+        if stated != zlib.crc32(name + data):  # which Pillow does not check for all parts, and browsers do
             raise ValueError(f"the check sum of its part {_name(name)} is wrong")
         yield _name(name), data
         place += 12 + size
@@ -62,8 +62,8 @@ def _png_parts(content: bytes) -> Iterator[tuple[str, bytes]]:
 def _check_names(names: list[str], known: tuple[str, ...], kind: str) -> None:
     if others := [name for name in names if name not in known]:
         raise ValueError(
-            f"it is a {kind} with a part {others[0]}, which may change how a browser shows it; a report writes "
-            f"{', '.join(known).strip()} alone"
+            f"it is a {kind} with a part {others[0]}, which may change how a browser shows it; expected only "
+            f"{', '.join(known).strip()}"
         )
     if not names:
         raise ValueError("it is empty")

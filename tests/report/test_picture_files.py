@@ -1,4 +1,4 @@
-"""Files of pictures: those that a report writes pass, and what is added, cut or put elsewhere does not."""
+"""Picture files: those that reports write pass; parts added, cut or moved are refused."""
 
 import base64
 import struct
@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from memwrap import DataError
+from memwrap.report.picture_files import PNG_START, check_png, check_webp
 from memwrap.report.pictures import exact_uri, pixels_in, small_uri
-from memwrap.report.plain_files import PNG_START, check_png, check_webp
 from tests.report import noise
 from tests.report.test_pictures import smooth
 
@@ -62,8 +62,8 @@ def riff(*parts: bytes) -> bytes:
     ("content", "words"),
     [
         (riff(), "it is empty"),
-        (riff(WEBP[12:], WEBP[12:]), "it holds more or less than one picture"),
-        (WEBP[:4] + struct.pack("<I", 4) + WEBP[8:], "it holds more or less than one picture"),
+        (riff(WEBP[12:], WEBP[12:]), "exactly one picture"),
+        (WEBP[:4] + struct.pack("<I", 4) + WEBP[8:], "exactly one picture"),
         (riff(WEBP[12:], b"EXIF" + struct.pack("<I", 2) + b"ab"), "with a part EXIF"),
         (riff(b"ALPH" + struct.pack("<I", 2) + b"ab", WEBP[12:]), "with a part ALPH"),
         (riff(b"VP8"), "it is cut"),
@@ -84,7 +84,7 @@ def test_a_file_that_is_cut_anywhere_is_refused(content: bytes, check: Callable[
 
 
 @pytest.mark.parametrize("uri", [exact_uri(noise(1)[0]), small_uri(smooth(96, 80))], ids=["png", "webp"])
-def test_a_damaged_byte_is_told_or_is_one_of_the_pixels(uri: str) -> None:
+def test_a_damaged_byte_is_refused_or_is_one_of_the_pixels(uri: str) -> None:
     """Whatever it is, nothing else than a DataError comes of it."""
     start, _, _ = uri.partition(",")
     content = content_of(uri)

@@ -1,0 +1,264 @@
+"""An explanation as plain typed data: what the terminal, `--json`, the figure, the report and `verify` read."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, computed_field
+
+from memwrap.explain import sentences
+
+if TYPE_CHECKING:
+    from memwrap.explain.attribution import Attribution, Deletion
+    from memwrap.explain.explanation import Explanation, MemorySample
+
+SOONER = 0.01  # by which deleting highlighted pixels has to lower the mean probability for a heatmap to be reliable
+
+
+def escape_surrogates(text: object) -> object:
+    """File names may hold bytes that are no text; written as \\udce9 they can be stored."""
+    return text.encode(errors="backslashreplace").decode() if isinstance(text, str) else text
+
+
+Text = Annotated[str, BeforeValidator(escape_surrogates)]
+
+
+class FrozenRecord(BaseModel):
+    """Base of all records: immutable, without unknown keys, NaN or infinity."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class MemoryImageRecord(FrozenRecord):
+    """A memory image. prediction: the model's, made with the rest of the memory; None in a memory of one."""
+
+    index: int
+    file: Text | None
+    label: int
+    label_name: Text
+    prediction: int | None
+    prediction_name: Text | None
+
+
+class SampleRecord(MemoryImageRecord):
+    """A memory image that a prediction used; see `memwrap.MemorySample`."""
+
+    weight: float
+    effect: float | None
+    shares: tuple[float, ...] | None
+
+
+class ClassRecord(FrozenRecord):
+    """A class and its probability."""
+
+    prediction: int
+    prediction_name: Text
+    probability: float
+
+
+class FlipSetRecord(FrozenRecord):
+    """The smallest set of memory images whose removal changes the prediction; see `memwrap.FlipSet`."""
+
+    indices: tuple[int, ...] | None
+    prediction: int | None
+    prediction_name: Text | None
+    proven: bool
+    tried: int
+
+
+class CheckRecord(FrozenRecord):
+    """Whether the prediction is the same without the memory images of weight zero; see `Explanation.check`."""
+
+    same_prediction: bool
+    logit_difference: float
+    tolerance: float
+    kept: int
+    left_out: int
+
+
+class DeletionRecord(FrozenRecord):
+    """Mean probability while pixels are deleted: the most highlighted first, and in random order."""
+
+    score: float
+    random_score: float
+
+
+class HeatmapRecord(FrozenRecord):
+    """How heatmaps were made, and how far they can be trusted; see `memwrap.attribution.Attribution`."""
+
+    method: str
+    baseline: str
+    steps: int | None
+    error: float | None
+    converged: bool | None
+    moved: tuple[int, ...]
+    still: tuple[int, ...]
+    deletion: DeletionRecord
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def reliable(self) -> bool:
+        """Whether the maps add up, and deleting the pixels they highlight lowers the probability sooner."""
+        return self.converged is not False and self.deletion.random_score - self.deletion.score >= SOONER
+
+
+class PredictionRecord(FrozenRecord):
+    """The model's prediction for one image. uncertain: None without a memory of two images or more."""
+
+    path: Text | None
+    prediction: int
+    prediction_name: Text
+    probability: float
+    uncertain: bool | None
+
+
+class ExplanationRecord(PredictionRecord):
+    """One prediction and the memory images behind it. samples: all of positive weight, the strongest first."""
+
+    label: int | None
+    label_name: Text | None
+    probabilities: tuple[float, ...]
+    second: ClassRecord | None  # the second most probable class; None with one class
+    memory_size: int
+    samples: tuple[SampleRecord, ...]
+    flip_set: FlipSetRecord
+    check: CheckRecord
+    heatmap: HeatmapRecord | None
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def sentence(self) -> str:
+        """How the memory images used were predicted."""
+        return sentences.comparison_sentence(self)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def effect_sentence(self) -> str:
+        """What removing one memory image changes; empty if effects are not known."""
+        return sentences.effect_sentence(self)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def flip_sentence(self) -> str:
+        """On how many memory images the prediction depends."""
+        return sentences.flip_sentence(self)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def largest_effect(self) -> float | None:
+        """The largest change of the probability, up or down, if one memory image is removed."""
+        effects = [abs(sample.effect) for sample in self.samples if sample.effect is not None]
+        return max(effects, default=None)
+
+    @property
+    def wrong(self) -> bool:
+        """Whether the label is known and another than the prediction."""
+        return self.label not in (None, self.prediction)
+
+    @property
+    def example(self) -> SampleRecord | None:
+        """The strongest memory image of the predicted class."""
+        return next((sample for sample in self.samples if sample.prediction == self.prediction), None)
+
+    @property
+    def counterfactual(self) -> SampleRecord | None:
+        """The strongest memory image of another class."""
+        return next((sample for sample in self.samples if self.is_other(sample)), None)
+
+    def is_other(self, sample: MemoryImageRecord) -> bool:
+        """Whether a memory image is predicted as another class than the input."""
+        return sample.prediction not in (None, self.prediction)
+
+    def shown_samples(self, count: int) -> tuple[SampleRecord, ...]:
+        """The `count` strongest samples, then the strongest example and counterfactual if not among them."""
+        strongest = self.samples[:count]
+        kinds = (self.example, self.counterfactual)
+        return (*strongest, *(each for each in kinds if each is not None and each not in strongest))
+
+    def further_title(self, sample: SampleRecord) -> str:
+        """Why a sample is shown that is not among the strongest."""
+        return f"further down: the strongest of {'another' if self.is_other(sample) else 'the predicted'} class"
+
+    def hidden_samples(self, count: int) -> tuple[SampleRecord, ...]:
+        """The samples that `shown_samples` leaves out."""
+        shown = self.shown_samples(count)
+        return tuple(sample for sample in self.samples if sample not in shown)
+
+
+def explanation_record(
+    explanation: "Explanation",
+    class_names: Sequence[str] | None,
+    memory_names: Sequence[str] | None,
+    label: int | None,
+    path: str | None,
+    heatmap: HeatmapRecord | None,
+) -> ExplanationRecord:
+    """The record of one explanation; see `Explanation.record`."""
+
+    def name(number: int | None) -> str | None:
+        return None if number is None else _class_name(class_names, number)
+
+    def sample_record(sample: "MemorySample") -> SampleRecord:
+        return SampleRecord(
+            index=sample.index,
+            file=None if memory_names is None else memory_names[sample.index],
+            label=sample.label,
+            label_name=_class_name(class_names, sample.label),
+            prediction=sample.prediction,
+            prediction_name=name(sample.prediction),
+            weight=sample.weight,
+            effect=sample.effect,
+            shares=None if sample.shares is None else tuple(sample.shares.tolist()),
+        )
+
+    probabilities = explanation.probabilities.tolist()
+    flip_set, check = explanation.flip_set, explanation.check()
+    return ExplanationRecord(
+        path=path,
+        prediction=explanation.prediction,
+        prediction_name=_class_name(class_names, explanation.prediction),
+        probability=probabilities[explanation.prediction],
+        uncertain=explanation.uncertain,
+        label=label,
+        label_name=name(label),
+        probabilities=tuple(probabilities),
+        second=_second(probabilities, explanation.prediction, class_names),
+        memory_size=len(explanation.weights),
+        samples=tuple(map(sample_record, explanation.samples)),
+        flip_set=FlipSetRecord(
+            indices=flip_set.indices,
+            prediction=flip_set.prediction,
+            prediction_name=name(flip_set.prediction),
+            proven=flip_set.proven,
+            tried=flip_set.tried,
+        ),
+        check=CheckRecord.model_validate(check, from_attributes=True),
+        heatmap=heatmap,
+    )
+
+
+def heatmap_record(attribution: "Attribution", deletion: "Deletion") -> HeatmapRecord:
+    """How heatmaps were made and tested; the maps themselves are pictures."""
+    return HeatmapRecord(
+        method=attribution.method,
+        baseline=attribution.baseline,
+        steps=attribution.steps,
+        error=attribution.relative_error,
+        converged=attribution.converged,
+        moved=attribution.moved,
+        still=attribution.still,
+        deletion=DeletionRecord(score=deletion.score, random_score=deletion.random_score),
+    )
+
+
+def _second(probabilities: Sequence[float], prediction: int, class_names: Sequence[str] | None) -> ClassRecord | None:
+    others = [number for number in range(len(probabilities)) if number != prediction]
+    if not others:
+        return None
+    second = max(others, key=lambda number: probabilities[number])
+    return ClassRecord(
+        prediction=second, prediction_name=_class_name(class_names, second), probability=probabilities[second]
+    )
+
+
+def _class_name(class_names: Sequence[str] | None, number: int) -> str:
+    return class_names[number] if class_names else str(number)

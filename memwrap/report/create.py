@@ -1,0 +1,225 @@
+"""From a run and some images to the record of a report."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from memwrap.data import Progress, generator, track_progress
+from memwrap.errors import InputError, NoMemoryError
+from memwrap.explain.attribution import Attribution, Deletion, deletion, heatmaps, positive_map
+from memwrap.explain.explanation import Explanation
+from memwrap.explain.record import ExplanationRecord, MemoryImageRecord, heatmap_record
+from memwrap.models.classifier import MemoryClassifier
+from memwrap.nn.memory import RememberedMemory
+from memwrap.nn.precision import exact_convolutions, exact_products
+from memwrap.report.pictures import exact_uri, heat_colours, heatmap_uri, small_uri
+from memwrap.report.record import (
+    Hashes,
+    HeatmapOptions,
+    ReportRecord,
+    Seeds,
+    title_of,
+    unused_indices,
+)
+from memwrap.storage.fingerprint import fingerprint
+from memwrap.version import __version__
+
+DELETION_SEED = 0
+RANDOM_ORDERS = 4  # that the deletion of highlighted pixels is compared with; more of them mostly take time
+
+
+@dataclass(frozen=True)
+class Source:
+    """The model that a report is about, the folder it is saved in, and its memory images' file names, if known."""
+
+    path: str | Path
+    model: MemoryClassifier
+    memory_names: Sequence[str] | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The images to explain: pixels uint8 (N, C, H, W) of the model's size, names, and labels (N,) if known."""
+
+    pixels: Tensor
+    names: Sequence[str]
+    labels: Tensor | Sequence[int] | None = None
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    @property
+    def label_list(self) -> list[int] | None:
+        return None if self.labels is None else torch.as_tensor(self.labels).tolist()
+
+
+def create_report(
+    source: Source,
+    inputs: Inputs,
+    *,
+    shown: int = 8,
+    heatmaps: HeatmapOptions | None = None,
+    title: str | None = None,
+    progress: Progress | None = None,
+) -> ReportRecord:
+    """Explain inputs in a report, with `shown` memory images for each, and with heatmaps if there are options.
+
+    `render` makes a page of it, `figure` a picture. title: the name of the run's folder if None.
+    """
+    run = str(Path(source.path).absolute())
+    explanations, maps = explain_inputs(source, inputs, shown, heatmaps, progress)
+    memory = _memory_of(source.model)
+    unused = [_memory_image(source, memory, index) for index in unused_indices(explanations, len(memory))]
+    fields: dict[str, Any] = {
+        "memwrap_version": __version__,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "run": run,
+        "title": title_of(run) if title is None else title,
+        "hashes": hashes(source.model, inputs),
+        "seeds": Seeds(run=source.seed, deletion=DELETION_SEED),
+        "shown": shown,
+        "heatmaps": heatmaps,
+        "image_size": tuple(inputs.pixels.shape[2:]),
+        "unused": unused,
+        "explanations": explanations,
+    }
+    # The record itself knows which pictures it needs.
+    names = ReportRecord.model_construct(**fields, pictures={}).picture_names
+    return ReportRecord(**fields, pictures=_pictures(names, inputs.pixels.cpu(), memory_pixels(source.model), maps))
+
+
+def explain_inputs(
+    source: Source, inputs: Inputs, shown: int, options: HeatmapOptions | None, progress: Progress | None = None
+) -> tuple[list[ExplanationRecord], list[Attribution]]:
+    """The explanation of each input, and its heatmaps if there are options."""
+    model = source.model
+    _check_inputs(model, inputs)
+    images = model.get_transform()(inputs.pixels.to(model.reference.device))
+    # In full precision: `verify` may run on another device.
+    with exact_products(model.reference), exact_convolutions(model.reference):
+        # One by one, so that no image's numbers depend on the others of its report.
+        explanations = [each for image in images for each in model.explain(image.unsqueeze(0))]
+        maps = [] if options is None else _heatmaps(model, images, explanations, shown, options, progress)
+        records = []
+        with track_progress(progress, "searching flip sets") as report:
+            for row, explanation in enumerate(explanations):
+                records.append(
+                    explanation.record(
+                        class_names=model.classes,
+                        memory_names=source.memory_names,
+                        label=None if inputs.label_list is None else inputs.label_list[row],
+                        path=inputs.names[row],
+                        heatmap=heatmap_record(*maps[row]) if maps else None,
+                    )
+                )
+                if report is not None:
+                    report(len(records), len(explanations))
+    return records, [attribution for attribution, _ in maps]
+
+
+def hashes(model: MemoryClassifier, inputs: Inputs) -> Hashes:
+    """Of all that a report depends on."""
+    memory, transform = model.remembered, model.get_transform()
+    settings = [model.layer_settings(), model.classes, transform.shape, transform.mean, transform.std]
+    names = [name.encode(errors="backslashreplace").decode() for name in inputs.names]  # as records hold them
+    return Hashes(
+        model=fingerprint(model.state_dict(), settings),
+        memory=fingerprint({} if memory is None else memory.tensors()),
+        inputs=fingerprint({"pixels": inputs.pixels}, [names, inputs.label_list]),
+    )
+
+
+def memory_pixels(model: MemoryClassifier) -> Tensor:
+    """The memory's images as pixels, uint8 (M, C, H, W) on the CPU."""
+    return model.get_transform().invert(_memory_of(model).images).cpu()
+
+
+def _memory_of(model: MemoryClassifier) -> RememberedMemory:
+    if model.remembered is None:
+        raise NoMemoryError("the model has no memory to report on; model.remember(images, labels) gives it one")
+    return model.remembered
+
+
+def _memory_image(source: Source, memory: RememberedMemory, index: int) -> MemoryImageRecord:
+    label = int(memory.labels[index])
+    prediction = None if memory.predictions is None else int(memory.predictions[index])
+    return MemoryImageRecord(
+        index=index,
+        file=None if source.memory_names is None else source.memory_names[index],
+        label=label,
+        label_name=source.model.class_name(label),
+        prediction=prediction,
+        prediction_name=None if prediction is None else source.model.class_name(prediction),
+    )
+
+
+def _heatmaps(
+    model: MemoryClassifier,
+    images: Tensor,
+    explanations: Sequence[Explanation],
+    shown: int,
+    options: HeatmapOptions,
+    progress: Progress | None,
+) -> list[tuple[Attribution, Deletion]]:
+    with track_progress(progress, "heatmaps") as report:
+        maps = heatmaps(
+            model,
+            images,
+            [_shown_indices(explanation, shown) for explanation in explanations],
+            method=options.method,
+            baseline=options.baseline,
+            tolerance=options.tolerance,
+            max_steps=options.max_steps,
+            progress=report,
+        )
+    deletions = []
+    with track_progress(progress, "deleting pixels") as report:
+        for row, (each, image) in enumerate(zip(maps, images, strict=True)):
+            draws = generator(DELETION_SEED, "deletion", row)
+            deletions.append(deletion(model, image, each.input, draws, options.baseline, RANDOM_ORDERS))
+            if report is not None:
+                report(len(deletions), len(maps))
+    return list(zip(maps, deletions, strict=True))
+
+
+def _shown_indices(explanation: Explanation, shown: int) -> list[int]:
+    """The samples that `ExplanationRecord.shown_samples` shows."""
+    indices = [sample.index for sample in explanation.samples[:shown]]
+    kinds = (explanation.example, explanation.counterfactual)
+    return indices + [each.index for each in kinds if each is not None and each.index not in indices]
+
+
+def _pictures(names: Sequence[str], pixels: Tensor, memory: Tensor, maps: Sequence[Attribution]) -> dict[str, str]:
+    """The pictures of these names; pixels (N, C, H, W), memory (M, C, H, W)."""
+    pictures = {}
+    for name in names:
+        kind, *numbers = name.split("-")
+        first, *rest = map(int, numbers)
+        if kind == "input":
+            pictures[name] = exact_uri(pixels[first - 1])
+        elif kind == "memory":
+            pictures[name] = small_uri(memory[first])
+        else:
+            found = maps[first - 1]
+            shown = memory[rest[0]] if rest else pixels[first - 1]
+            attributions = found.samples[found.moved.index(rest[0])] if rest else found.input
+            pictures[name] = heatmap_uri(shown, positive_map(attributions).cpu(), heat_colours())
+    return pictures
+
+
+def _check_inputs(model: MemoryClassifier, inputs: Inputs) -> None:
+    pixels, shape = inputs.pixels, tuple(model.get_transform().shape)
+    if pixels.dtype != torch.uint8 or tuple(pixels.shape[1:]) != shape or not len(pixels):
+        raise InputError(
+            f"pixels is of {pixels.dtype} and shape {tuple(pixels.shape)}; expected torch.uint8 and {('N', *shape)}, "
+            "as model.transform takes them"
+        )
+    for name, given in (("names", inputs.names), ("labels", inputs.labels)):
+        if given is not None and len(given) != len(pixels):
+            raise InputError(f"{name} has {len(given)} entries; expected one for each of the {len(pixels)} images")
