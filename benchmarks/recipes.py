@@ -25,7 +25,7 @@ import torch
 
 from memwrap.fused import FusedEngine
 from memwrap.metrics import mean_and_spread
-from memwrap.reproduce.provenance import current_origin
+from memwrap.reproduce.provenance import current_provenance
 from memwrap.runs.data import data_for
 from memwrap.runs.evaluation import evaluate_run
 from memwrap.runs.training import begin
@@ -64,7 +64,7 @@ def ending(out: Path, seconds: float, evaluation: dict[str, Any]) -> dict[str, A
     run = json.loads((out / "run.json").read_text())
     scores = {key: value for key, value in evaluation.items() if key in ("images", "standard", "remembered", "drawn")}
     made = {name: run[name] for name in ("settings", "versions", "device", "created")}
-    origin = current_origin(run["device"], "recipes", 1)
+    origin = current_provenance(run["device"], "recipes", 1)
     by = {"commit": origin.commit, "dirty": origin.dirty, "code": origin.code}
     return {"seconds": seconds, **made, **by, "scores": scores}
 

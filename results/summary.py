@@ -112,7 +112,7 @@ def read_commits(folder: Path) -> dict[str, str]:
     """The commit of each program, by the hash of its code, from programs.json.
 
     A record names its commit. On a machine that had the files of a later one without the history, that is an earlier
-    one "with changes"; the hash of the code tells which commit has these files.
+    one "with changes"; the hash of the code identifies the commit that has these files.
     """
     path = folder / "programs.json"
     if not path.exists():
@@ -237,7 +237,7 @@ def list_tables(rows: Rows, benches: Mapping[str, BenchRecord]) -> list[str]:
         markdown_table(["Table", "Metric", "trained as in the paper", "trained with the batch as memory"], lines),
         "In brackets: with memory samples from the whole training set, of which a larger share was trained on than in "
         "the paper." + (f" Without runs: {', '.join(missing)}." if missing else ""),
-        *([markdown_table(["Bench record", "Origin", "Complete"], bench_lines)] if bench_lines else []),
+        *([markdown_table(["Bench record", "Provenance", "Complete"], bench_lines)] if bench_lines else []),
     ]
 
 

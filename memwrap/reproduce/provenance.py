@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).parent.parent
 
 
 @dataclass(frozen=True, config=STORED)
-class Origin:
+class Provenance:
     """The program and device that made a run."""
 
     commit: str | None  # None: the program is not in a repository
@@ -29,13 +29,13 @@ class Origin:
     side_by_side: int  # runs that were trained at the same time
 
 
-def current_origin(device: str, engine: str, side_by_side: int) -> Origin:
+def current_provenance(device: str, engine: str, side_by_side: int) -> Provenance:
     """The running program, on that device."""
     import torch
 
     commit, dirty = _commit()
     with_cuda = {"cuda": torch.version.cuda} if torch.version.cuda else {}
-    return Origin(commit, dirty, _own_hash(), versions() | with_cuda, device, engine, side_by_side)
+    return Provenance(commit, dirty, _own_hash(), versions() | with_cuda, device, engine, side_by_side)
 
 
 def current_date() -> str:

@@ -11,7 +11,7 @@ from pydantic.dataclasses import dataclass
 
 from memwrap.data import PUBLISHED, DataSet
 from memwrap.errors import MemwrapError, RunError, brief
-from memwrap.reproduce.provenance import STORED, Origin
+from memwrap.reproduce.provenance import STORED, Provenance
 from memwrap.reproduce.tasks import MEASURED, STANDARD, Task
 from memwrap.runs.drawn import SUBSET, WHOLE
 from memwrap.storage.validation import describe
@@ -69,7 +69,7 @@ class RunRecord:
     settings: Annotated[ResolvedSettings, BeforeValidator(_check_complete)]
     images: ImageInfo
     subset: str  # a hash of the indices of the training images
-    origin: Origin
+    origin: Provenance
     seconds: Seconds
     date: str
     metrics: dict[str, Any]
@@ -96,7 +96,7 @@ class Failure:
 
     task: Task
     reason: str
-    origin: Origin
+    origin: Provenance
     date: str
 
 
@@ -169,7 +169,7 @@ def parse_line(line: bytes) -> RunRecord | Failure:
     if (outcome := stored.pop("outcome", None)) not in ("done", "failed"):
         raise ValueError(f"outcome is {outcome!r}; expected done or failed")
     try:
-        # Encoded anew, because escapes may stand for what is not text and cannot be written into a table.
+        # Encoded again, because escapes may encode lone surrogates, which cannot be written into a table.
         entry: RunRecord | Failure = _KINDS[outcome].validate_json(json.dumps(stored, ensure_ascii=False).encode())
     except ValidationError as error:
         raise ValueError(describe(error)) from error

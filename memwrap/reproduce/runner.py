@@ -15,7 +15,7 @@ from memwrap.data import DataSet, InMemoryImages, LabelledImages
 from memwrap.errors import DataError, DivergedError, MemwrapError, NonFiniteError, brief
 from memwrap.models.inference import encode_all
 from memwrap.nn import gpu
-from memwrap.reproduce.provenance import Origin, current_date, current_origin
+from memwrap.reproduce.provenance import Provenance, current_date, current_provenance
 from memwrap.reproduce.records import Failure, ImageInfo, RunRecord, Seconds, source_name
 from memwrap.reproduce.scores import score_run
 from memwrap.reproduce.tasks import TRAINING_IMAGES, Task, split_groups
@@ -228,7 +228,7 @@ def _run_group(
     stop: Callable[[], bool],
 ) -> Iterator[RunRecord | Failure]:
     """Yield an entry for each task as soon as it is evaluated; none for those that were stopped."""
-    origin = current_origin(device_name(config.device), config.name, len(group))
+    origin = current_provenance(device_name(config.device), config.name, len(group))
     trained = _train(group, data, config, steps, stop)
     if isinstance(trained, _Trained):
         while trained.runs:  # each is released after its evaluation
@@ -271,7 +271,7 @@ def _train(
     return _Trained(list(zip(runs, failures, strict=True)), (time.monotonic() - begun) / len(runs))
 
 
-def _evaluate(run: _Run, seconds: float, config: RunConfig, origin: Origin) -> RunRecord | Failure:
+def _evaluate(run: _Run, seconds: float, config: RunConfig, origin: Provenance) -> RunRecord | Failure:
     begun = time.monotonic()
     data, settings = run.data, run.trainer.settings
     try:

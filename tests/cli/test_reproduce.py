@@ -38,7 +38,7 @@ EXPLAINED = {Cell("explanation_accuracy", "svhn", 16, ENCODER, "memory_wrap", 8)
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
-    """Tables and a recipe that are quick to train; and the flag that says where the images are."""
+    """Tables and a recipe that are quick to train; and the flag that names the images."""
     recipe = Settings(validation=4, epochs=1, batch_size=8, memory="random", warmup=0.0, augment=())
     monkeypatch.setitem(RECIPES, "svhn", recipe)
     tables = {"svhn-reduced": CELLS, "explanations": EXPLAINED, "cost": CELLS}
@@ -55,7 +55,7 @@ def out(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def records(out: Path) -> Path:
-    """Where records are if nothing is said."""
+    """The default file of records."""
     return out.parent / "records.jsonl"
 
 

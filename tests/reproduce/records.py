@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from memwrap.reproduce.provenance import Origin
+from memwrap.reproduce.provenance import Provenance
 from memwrap.reproduce.records import Failure, ImageInfo, RunRecord, Seconds
 from memwrap.reproduce.tasks import RANDOM, STANDARD, Task, select_cells, tasks_for_cells
 from memwrap.training.recipes import resolve_settings
 
 TASK = Task("svhn", 1000, "mobilenet_v2", "memory_wrap", 100, 3)
-ORIGIN = Origin("0123456789abcdef", False, "c0de", {"memwrap": "0.1.0", "torch": "2.11"}, "cpu", "loop", 1)
+ORIGIN = Provenance("0123456789abcdef", False, "c0de", {"memwrap": "0.1.0", "torch": "2.11"}, "cpu", "loop", 1)
 DIGITS = tuple("0123456789")
 
 

@@ -26,7 +26,7 @@ def sample(mean: float, spread: float, runs: int, seed: int = 0) -> list[float]:
 
 
 def with_p(p: float) -> Comparison:
-    return replace(compare(sample(60.0, 1.0, 15), NUMBER), p=p)  # so many that no cell is blind
+    return replace(compare(sample(60.0, 1.0, 15), NUMBER), p=p)  # enough runs for any cell to be testable
 
 
 def slow_holm(p_values: Sequence[float], level: float) -> set[int]:
@@ -145,7 +145,7 @@ def test_without_any_spread_numbers_agree_that_are_printed_the_same(value: float
         ([60.0, 61.0], Published(9.0, 1.0, 1), "the paper gives no spread"),
     ],
 )
-def test_too_few_runs_are_said_to_be_so(ours: list[float], number: Published, reason: str) -> None:
+def test_too_few_runs_give_no_verdict(ours: list[float], number: Published, reason: str) -> None:
     found = compare(ours, number)
     assert (found.p, found.allowed(), found.noticeable()) == (None, None, None)
     assert decide([found]) == [Verdict("too few runs", "", reason, None, 0.05, 0, None)]
@@ -228,7 +228,7 @@ def test_the_direction_is_ours_against_the_paper_s() -> None:
 
 
 @pytest.mark.parametrize(("runs", "expected"), [(15, 0.05), (5, 0.09), (3, 0.25)])
-def test_a_family_gives_false_alarms_as_often_as_said(runs: int, expected: float) -> None:
+def test_a_family_gives_false_alarms_as_often_as_documented(runs: int, expected: float) -> None:
     # Tables of 27 cells, ours and the paper's 15 runs from the same distribution. That few runs give more alarms than
     # the level is Welch's, not ours: scipy's ttest_ind gave 0.045, 0.095 and 0.246 in 10,000 families.
     generator, alarms, families = np.random.default_rng(0), 0, 400

@@ -45,7 +45,7 @@ def test_a_guess_knows_what_costs_more() -> None:
         return estimate_duration([replace(TASK, **changes)], [], device, "loop").seconds  # type: ignore[arg-type]
 
     assert guess(memory="batch") < guess() < guess(memory_size=500)
-    assert guess(variant="standard", memory_size=0) < guess(memory="batch"), "which is judged with the training images"
+    assert guess(variant="standard", memory_size=0) < guess(memory="batch"), "which encodes training images, too"
     assert guess(samples=1000) < guess(samples=5000) < guess(samples=None)
     assert guess("NVIDIA H200") < guess("cpu") / 20
     assert guess(encoder="timm:unheard_of") > 0

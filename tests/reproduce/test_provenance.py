@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from memwrap.reproduce import provenance
-from memwrap.reproduce.provenance import current_origin
+from memwrap.reproduce.provenance import current_provenance
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def _uncached() -> Any:
 
 
 def test_the_origin_names_device_engine_and_versions() -> None:
-    origin = current_origin("NVIDIA H200", "graph", 5)
+    origin = current_provenance("NVIDIA H200", "graph", 5)
     assert (origin.device, origin.engine, origin.side_by_side) == ("NVIDIA H200", "graph", 5)
     assert {"memwrap", "python", "torch"} <= origin.versions.keys()
     assert re.fullmatch("[0-9a-f]{64}", origin.code)

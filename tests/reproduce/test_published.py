@@ -73,7 +73,7 @@ def tabular(label: str) -> str:
 
 
 def words_of(cell: Cell) -> set[str]:
-    """What must stand at the heads of a number's line and column, whichever of these the table has."""
+    """The headings of a number's line and column, whichever of these the table has."""
     return {cell.data, cell.encoder, cell.variant, str(cell.samples), str(cell.memory_size)}
 
 
@@ -96,7 +96,7 @@ def test_each_number_is_the_one_in_the_text_at_the_same_place(table: str) -> Non
 @needs_paper
 @pytest.mark.parametrize("table", LABELS)
 def test_numbers_of_a_table_are_those_after_its_plus_minus_signs(table: str) -> None:
-    # Cruder than the test above, and so sure to see every number: whatever stands around a sign in the text.
+    # Cruder than the test above, and so sure to see every number: whatever surrounds a sign in the text.
     pairs = []
     for label in LABELS[table]:
         for before, after in pairwise(tabular(label).split(r"$\pm$")):

@@ -14,7 +14,7 @@ import pytest
 
 from memwrap.errors import RunError, SaveError
 from memwrap.reproduce.record_files import append_record, check_writable
-from memwrap.reproduce.records import Records, parse_line, read_records, score, to_json
+from memwrap.reproduce.records import NEWER_SETTINGS, Records, parse_line, read_records, score, to_json
 from memwrap.reproduce.tasks import Task
 from memwrap.runs.drawn import SUBSET, WHOLE
 from memwrap.storage.locks import alone
@@ -194,6 +194,15 @@ def test_a_damaged_record_is_reported_and_skipped(damage: Callable[..., None], w
     assert problem.startswith(f"{path}, line 2: ")
     assert re.search(why, problem), problem
     assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", NEWER_SETTINGS)
+def test_records_from_before_a_setting_existed_are_read(name: str, path: Path) -> None:
+    stored = json.loads(json.dumps(to_json(recorded())))
+    del stored["settings"][name]
+    path.parent.mkdir()
+    path.write_text(json.dumps(stored))
+    assert read_records([path]).results == {TASK: recorded()}
 
 
 @pytest.mark.parametrize("line", [b"\x00\xff\xfe", b"{", b"[1, 2]", b"null", b"[" * 100_000, b'{"format": "memwrap'])

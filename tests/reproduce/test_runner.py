@@ -133,17 +133,17 @@ def test_a_run_is_the_one_that_train_makes_and_evaluate_scores(task: Task, shop:
     assert begin(tmp_path / "run", shop.data, settings, "default").train()
     run = open_run(tmp_path / "run")
     model = finished_model(run)
-    judged = evaluate_run(run, model, shop.data, None, "test")
+    evaluated = evaluate_run(run, model, shop.data, None, "test")
     (record,) = shop.entries
     assert isinstance(record, RunRecord)
     (trainer,) = engine.trainers
     for own, other in ((trainer.model.encoder, model.encoder), (trainer.model.layer, model.layer)):
         assert own.state_dict().keys() == other.state_dict().keys()
         assert all(value.equal(other.state_dict()[name]) for name, value in own.state_dict().items())
-    assert record.metrics == {name: judged[name] for name in ("images", "standard", "drawn") if name in judged}
+    assert record.metrics == {name: evaluated[name] for name in ("images", "standard", "drawn") if name in evaluated}
     assert record.settings == run.settings
     if task.variant != "standard":
-        assert len(set(judged["drawn"]["training_subset"]["accuracy"]["repeats"])) > 1, "scores tell draws apart"
+        assert len(set(evaluated["drawn"]["training_subset"]["accuracy"]["repeats"])) > 1, "scores depend on the draws"
 
 
 def test_a_record_tells_all(shop: Shop) -> None:
@@ -211,7 +211,7 @@ def test_seeds_of_a_group_are_given_to_the_engine_together(shop: Shop, whole: di
 
 @dataclass
 class Waiting:
-    """An engine that takes so many seconds more."""
+    """An engine that sleeps first."""
 
     seconds: float
 
@@ -261,18 +261,18 @@ def test_records_of_other_images_are_not_added_to(shop: Shop) -> None:
     with pytest.raises(DataError, match=message):
         shop.run(seeds(2))
     with pytest.raises(DataError, match=message):
-        shop.run(seeds(3)[1:])  # which would stand in the same cell
+        shop.run(seeds(3)[1:])  # which belong to the same cell
     assert engine.groups == []
 
 
 def test_progress_is_reported_before_each_group_and_at_the_end(shop: Shop) -> None:
     shop.run(seeds(1))
-    told: list[Status] = []
-    shop.run(seeds(3), progress=told.append)
-    assert [(each.needed, each.done, each.failed) for each in told] == [(3, 1, 0), (3, 2, 0), (3, 3, 0)]
-    assert [[task.seed for task in each.left] for each in told] == [[1, 2], [2], []]
-    assert [[task.seed for task in each.next] for each in told] == [[1], [2], []]
-    assert [[entry.task.seed for entry in each.news] for each in told] == [[], [1], [2]]
+    reports: list[Status] = []
+    shop.run(seeds(3), progress=reports.append)
+    assert [(each.needed, each.done, each.failed) for each in reports] == [(3, 1, 0), (3, 2, 0), (3, 3, 0)]
+    assert [[task.seed for task in each.left] for each in reports] == [[1, 2], [2], []]
+    assert [[task.seed for task in each.next] for each in reports] == [[1], [2], []]
+    assert [[entry.task.seed for entry in each.news] for each in reports] == [[], [1], [2]]
 
 
 # Deaths
@@ -315,12 +315,12 @@ def test_a_run_that_dies_is_recorded_and_the_others_continue(
     error: Exception, reason: str, side_by_side: int, shop: Shop, whole: dict[Task, dict[str, Any]]
 ) -> None:
     shop.engine, shop.side_by_side = Dying((1,), error), side_by_side
-    told: list[Status] = []
-    outcome = shop.run(seeds(4), progress=told.append)
+    reports: list[Status] = []
+    outcome = shop.run(seeds(4), progress=reports.append)
     assert shop.results == {task: whole[task] for task in whole if task.seed != 1}
     assert [(failure.task.seed, failure.reason) for failure in outcome.failures] == [(1, reason)]
     assert [entry.task.seed for entry in shop.entries] == [0, 1, 2, 3]
-    assert (told[-1].done, told[-1].failed, outcome.stopped) == (3, 1, False)
+    assert (reports[-1].done, reports[-1].failed, outcome.stopped) == (3, 1, False)
 
 
 def test_a_run_that_died_is_tried_again(shop: Shop, whole: dict[Task, dict[str, Any]]) -> None:
@@ -434,7 +434,7 @@ def test_when_a_record_cannot_be_written_nothing_more_is_run(shop: Shop) -> None
 
 
 def after(steps: int) -> tuple[Callable[[], bool], Callable[[int, int], None]]:
-    """A wish to stop that comes in the midst of a step, and what has to be told of the steps for that."""
+    """A `stop` that is True after some steps, and the `steps` callback that counts them."""
     done: list[int] = []
     return lambda: len(done) >= steps, lambda step, _: done.append(step)
 
@@ -463,9 +463,9 @@ def test_a_stop_before_the_first_step_trains_nothing(shop: Shop) -> None:
 
 
 def test_steps_are_reported(shop: Shop) -> None:
-    told: list[tuple[int, int]] = []
-    shop.run(seeds(2), steps=lambda done, of: told.append((done, of)))
-    assert told == 2 * [(step, STEPS) for step in range(1, STEPS + 1)]
+    reports: list[tuple[int, int]] = []
+    shop.run(seeds(2), steps=lambda done, of: reports.append((done, of)))
+    assert reports == 2 * [(step, STEPS) for step in range(1, STEPS + 1)]
 
 
 KILLED = """

@@ -41,20 +41,20 @@ def test_scores_are_those_of_memories_with_so_few_trained_images(published: int)
     model, size = trainer.model.eval(), 8
     found = score_run(model, data, splits, trainer.settings, published)["drawn"]
     subset, others = splits.of(data, "train"), splits.of(data, "rest")
-    few = {1800: 734, 3000: 333}[published]  # of 800, beside 917 others
+    few = {1800: 734, 3000: 333}[published]  # of 800, with 917 others
     chosen = torch.randperm(800, generator=generator(0, "published share"))[:few].sort().values
     images = [subset.at(chosen), others]
     source = Encoded(
         torch.cat([encode_all(model, each.images) for each in images]), torch.cat([each.labels for each in images])
     )
-    judged = splits.of(data, "test")
-    test = Encoded(encode_all(model, judged.images), judged.labels)
+    held_out = splits.of(data, "test")
+    test = Encoded(encode_all(model, held_out.images), held_out.labels)
     with torch.no_grad():
         expected = drawn_scores(
             model.layer, test, source, draw_memories(len(test), source.labels, size, generator(0, "evaluation", 2))
         )
     assert found["published_share"] == expected
-    assert len(set(expected["explanation_accuracy"]["repeats"])) > 1, "scores tell draws apart"
+    assert len(set(expected["explanation_accuracy"]["repeats"])) > 1, "scores depend on the draws"
     assert found["published_share"]["drawn_from"] == few + len(others)
 
 

@@ -1,4 +1,4 @@
-"""Tables as lists of runs: each run once, shared between tables, told in settings that `memwrap train` takes, too."""
+"""Tables as lists of tasks: each run once, shared between tables, with the settings of `memwrap train`."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +21,7 @@ def test_names_tell_all_and_nothing_twice() -> None:
     assert standard.name == "svhn-1000-mobilenet_v2-standard-seed3"
 
 
-def test_all_tasks_have_names_of_their_own() -> None:
+def test_all_tasks_have_different_names() -> None:
     every = {task for table in table_names() for task in tasks_of(table, range(15))}
     every |= {task for table in table_names() for task in tasks_of(table, range(15), memory="batch")}
     assert len({task.name for task in every}) == len(every)
@@ -48,7 +48,7 @@ def test_tasks_that_cannot_be_are_refused(changes: dict[str, object], message: s
         replace(TASK, **changes)  # type: ignore[arg-type]
 
 
-def test_sorted_tasks_of_a_group_stand_together_and_the_full_data_comes_last() -> None:
+def test_sorted_tasks_of_a_group_are_adjacent_and_the_full_data_comes_last() -> None:
     tasks = [
         replace(TASK, samples=samples, memory=memory, seed=seed)
         for seed in (1, 0)
@@ -114,7 +114,7 @@ def test_tables_are_narrowed() -> None:
         ({"data": ["cifar10"]}, "no data 'cifar10'; it has svhn"),
     ],
 )
-def test_what_a_table_does_not_have_is_told(narrowing: dict[str, object], message: str) -> None:
+def test_values_that_a_table_lacks_are_refused(narrowing: dict[str, object], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         select_cells("svhn-reduced", **narrowing)  # type: ignore[arg-type]
 
@@ -130,12 +130,12 @@ def test_what_a_table_does_not_have_is_told(narrowing: dict[str, object], messag
         ),
     ],
 )
-def test_what_a_table_does_not_have_together_is_told(narrowing: dict[str, object], message: str) -> None:
+def test_combinations_that_a_table_lacks_are_refused(narrowing: dict[str, object], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         select_cells("explanations", **narrowing)  # type: ignore[arg-type]
 
 
-def test_an_unknown_table_is_told() -> None:
+def test_an_unknown_table_is_refused() -> None:
     with pytest.raises(SettingsError, match=r"table 'mnist' is not known; known are svhn-reduced"):
         tasks_of("mnist", [0])
 
@@ -154,7 +154,7 @@ def test_settings_of_standard_are_those_of_the_command_train(tmp_path: Path) -> 
     assert task.settings() == chosen_settings("cifar10", None, None, flags)[1]
 
 
-def test_groups_of_a_model_stand_together_with_the_largest_first() -> None:
+def test_groups_of_a_model_are_adjacent_with_the_largest_first() -> None:
     tasks = tasks_of("explanations", [0, 1], data=["svhn"])
     assert [(task.encoder, task.variant, task.samples, task.seed) for task in tasks[:7]] == [
         *(("mobilenet_v2", "only_memory", samples, seed) for samples in (5000, 2000, 1000) for seed in (0, 1)),

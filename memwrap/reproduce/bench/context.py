@@ -99,7 +99,7 @@ class BenchContext:
         return new_model(settings, NAMES, self.images.take(1).images).to(self.device)
 
     def epochs_for(self, steps: int) -> int:
-        """The number of epochs with at least so many steps."""
+        """The number of epochs that have at least this many steps."""
         return math.ceil(steps / (self.sizes.images // self.sizes.batch))
 
     def normalised(self, model: Model, count: int) -> Tensor:

@@ -10,7 +10,7 @@ from pydantic.dataclasses import dataclass
 
 from memwrap.errors import RunError, SaveError, brief
 from memwrap.reproduce.bench.timing import Spread, Timing
-from memwrap.reproduce.provenance import STORED, Origin
+from memwrap.reproduce.provenance import STORED, Provenance
 from memwrap.storage.checkpoint import write_file
 from memwrap.storage.validation import describe
 from memwrap.version import __version__
@@ -61,7 +61,7 @@ class BenchRecord:
 
     date: str
     complete: bool
-    origin: Origin
+    origin: Provenance
     threads: int  # of the CPU
     asked: dict[str, Any]  # the options
     amounts: dict[str, Any]  # the sizes
@@ -119,7 +119,7 @@ def read_bench(path: Path) -> BenchRecord:
             raise ValueError("not a record of memwrap bench")
         if (version := stored.pop("format_version", None)) != FORMAT_VERSION:
             raise ValueError(f"format version {version!r}; memwrap {__version__} reads {FORMAT_VERSION}")
-        # Encoded anew, because escapes may stand for what is not text and cannot be written into a table.
+        # Encoded again, because escapes may encode lone surrogates, which cannot be written into a table.
         return _ADAPTER.validate_json(json.dumps(stored, ensure_ascii=False).encode())
     except OSError as error:
         raise RunError(f"{path}: cannot be read ({error}); name a file that memwrap bench --out wrote") from error

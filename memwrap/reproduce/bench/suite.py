@@ -15,7 +15,7 @@ from memwrap.reproduce.bench.packages import compared_versions
 from memwrap.reproduce.bench.record import BenchRecord, Finding, Measurement, Skipped
 from memwrap.reproduce.bench.sizes import default_encoders, sizes_for
 from memwrap.reproduce.bench.timing import Stopwatch, clock_for
-from memwrap.reproduce.provenance import current_date, current_origin
+from memwrap.reproduce.provenance import current_date, current_provenance
 from memwrap.runs.training import device_name
 
 _BY_ENCODER: dict[str, Callable[[BenchContext, str], Iterator[Finding]]] = {
@@ -74,7 +74,7 @@ def measure(
 
 def make_record(options: BenchOptions, context: BenchContext, found: Sequence[Finding], complete: bool) -> BenchRecord:
     """The record of what was found so far."""
-    origin = current_origin(device_name(context.device), "bench", context.side_by_side)
+    origin = current_provenance(device_name(context.device), "bench", context.side_by_side)
     return BenchRecord(
         date=current_date(),
         complete=complete,

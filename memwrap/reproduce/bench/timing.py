@@ -43,7 +43,7 @@ class Cudnn:
 class Candidate:
     """Something to be timed.
 
-    run: one turn, of so many units. ready: called before each turn, not timed. warm_up: replaces `run` in rounds that
+    run: one turn, of `units` units. ready: called before each turn, not timed. warm_up: replaces `run` in rounds that
     do not count, if that is quicker. facts: the conditions, as JSON values.
     """
 

@@ -13,7 +13,7 @@ from tests.reproduce.bench import PretendGpu, make_context, seen
 REMEMBERED, ENCODED = "Memory Wrap, 4 remembered", "published layer, 4 encoded with each batch"
 
 
-def test_remembered_samples_stand_beside_no_memory() -> None:
+def test_remembered_samples_are_compared_with_no_memory() -> None:
     rows = [row for row in inference.measure(make_context(), "tiny") if isinstance(row, Measurement)]
     assert [(row.name, row.base, row.unit) for row in rows] == [
         (REMEMBERED, "Standard", "batch"),

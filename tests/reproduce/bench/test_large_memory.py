@@ -15,7 +15,7 @@ def measured(**amounts: object) -> list[Finding]:
     return list(large_memory.measure(make_context(memories=SIZES, **amounts), "tiny"))
 
 
-def test_each_size_stands_beside_no_memory() -> None:
+def test_each_size_is_compared_with_no_memory() -> None:
     rows = [row for row in measured() if isinstance(row, Measurement)]
     assert [(row.name, row.base) for row in rows] == [
         ("Memory Wrap, 10 encodings", "Standard"),
@@ -26,7 +26,7 @@ def test_each_size_stands_beside_no_memory() -> None:
     assert all(1 <= row.facts["samples_used"] <= row.facts["memory"] for row in rows)
 
 
-def test_room_is_told_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peak_memory_is_measured_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
     peaks = iter([100, 200, 300])  # of no memory first, when there is none
 
     def peak(device: torch.device, task: object) -> int:

@@ -26,7 +26,7 @@ def test_a_peak_is_seen_though_it_is_over() -> None:
     assert during - after > SIZE / 2
 
 
-def test_where_nobody_says_nothing_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_unknown_amounts_are_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("_MEMINFO", "_STATUS"):
         monkeypatch.setattr(process_memory, name, tmp_path / "nothing")
     monkeypatch.setattr(process_memory, "_CLEAR", tmp_path / "no folder" / "nothing")

@@ -1,4 +1,4 @@
-"""The published loop, said again: it learns, and it computes what ours computes."""
+"""The published loop, rewritten: it learns, and it computes what ours computes."""
 
 import sys
 

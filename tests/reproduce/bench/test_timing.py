@@ -10,7 +10,7 @@ from memwrap.reproduce.bench.timing import Candidate, Cudnn, Spread, Stopwatch, 
 
 
 class FakeClock:
-    """Stands still unless it is moved."""
+    """A clock that moves only with its tasks."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -20,7 +20,7 @@ class FakeClock:
         return self.now
 
     def task(self, name: str, *seconds: float) -> Callable[[], None]:
-        """Takes so many seconds in each turn, one after the other."""
+        """A task that takes the given seconds, one turn after another."""
         left = iter(seconds)
 
         def run() -> None:

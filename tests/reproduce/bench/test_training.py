@@ -19,7 +19,7 @@ MEMORIES = ["Memory Wrap, two passes", "Memory Wrap, batch as memory"]
 
 
 def measured(where: BenchContext) -> tuple[dict[str, list[Measurement]], list[Skipped]]:
-    """Rows by what they stand beside and their unit, and what is left out."""
+    """Measurements by base and unit, and what was skipped."""
     rows: dict[str, list[Measurement]] = {}
     left_out = []
     for finding in (*training.measure_steps(where, "tiny"), *training.measure_trainings(where, "tiny")):
@@ -160,7 +160,7 @@ def test_without_the_published_package_the_rest_is_measured(monkeypatch: pytest.
     assert all("pip install memorywrap" in each.reason for each in left_out[::2])
 
 
-def test_images_can_be_told_apart() -> None:
+def test_random_images_can_be_classified() -> None:
     data = random_images(200)
     pixels = torch.cat(list(data.images.batches([torch.arange(200)]))).float()
     bands = torch.stack([pixels[data.labels == label].mean(dim=(0, 1, 3)) for label in range(10)])
