@@ -17,8 +17,7 @@ from memwrap.attribution import BASELINES, Attribution, heatmaps
 from memwrap.cli.terminal import device_named
 from memwrap.models.classifier import MemoryClassifier
 from memwrap.runs.data import data_of
-from memwrap.runs.evaluation import finished_model
-from memwrap.runs.folder import open_run
+from memwrap.runs.run import open_run
 from memwrap.runs.training import device_name
 
 QUANTILES = (0.5, 0.9, 0.95, 1.0)
@@ -27,7 +26,7 @@ QUANTILES = (0.5, 0.9, 0.95, 1.0)
 def test_images(path: Path, count: int, device: torch.device) -> tuple[MemoryClassifier, Tensor]:
     """A run's model and the first test images of it, (N, C, H, W), as the model's input."""
     run = open_run(path)
-    model = finished_model(run, device)
+    model = run.model(device)
     if not isinstance(model, MemoryClassifier):
         raise SystemExit(f"{path}: its model has no memory")
     images = run.splits.of(data_of(run), "test").images

@@ -10,8 +10,8 @@ from memwrap.data import DataSet, LabelledImages, count_shared, open_data
 from memwrap.errors import DataError, SaveError, SettingsError
 from memwrap.models.loading import Model
 from memwrap.runs.data import data_of
-from memwrap.runs.evaluation import evaluate_run, finished_model, labelled_like
-from memwrap.runs.folder import Run, open_run, write_json
+from memwrap.runs.evaluation import evaluate_run, labelled_like
+from memwrap.runs.run import Run, open_run
 
 EVALUATIONS = {"test": "evaluation.json", "validation": "evaluation-validation.json"}  # by split
 
@@ -33,7 +33,7 @@ def evaluate(
     if data is not None and split != "test":
         raise SettingsError("--split names images of the run's own data, --data names others; give one of them")
     run = open_run(path)
-    model = finished_model(run, device_named(device))
+    model = run.model(device_named(device))
     own = own_data(run, run_data, reading)
     judged = None if data is None else other_images(run, model, data, skip_bad, reading)
     if judged is not None:
@@ -43,7 +43,7 @@ def evaluate(
     if "images" not in record:
         raise DataError(record["left_out"]["accuracy"])
     if data is None:
-        keep_evaluation(path, record)
+        keep_evaluation(run, record)
 
 
 def show_evaluation(record: dict[str, Any], as_json: bool) -> None:
@@ -54,10 +54,10 @@ def show_evaluation(record: dict[str, Any], as_json: bool) -> None:
         show.evaluation(plain_console(), record)
 
 
-def keep_evaluation(path: Path, record: dict[str, Any]) -> None:
+def keep_evaluation(run: Run, record: dict[str, Any]) -> None:
     """In the run's folder, if that can be written to: what was found has been shown anyway."""
     try:
-        write_json(path, EVALUATIONS[record["split"]], record)
+        run.write_json(EVALUATIONS[record["split"]], record)
     except SaveError as error:
         warn(str(error))
 
@@ -91,7 +91,7 @@ def other_images(run: Run | None, model: Model, data: str, skip_bad: bool, readi
     given = open_data(
         data, size=size, fit=fit, channels=channels, skip_bad=skip_bad, least_classes=1, **reading.options()
     )
-    if run is not None and given.fingerprint == run.data.fingerprint and given.test is None:
+    if run is not None and given.fingerprint == run.record.data.fingerprint and given.test is None:
         raise SettingsError(
             f"--data {data} is what the run was trained on, and would be judged whole, training images too; leave "
             "--data out to judge its test images, or say with --run-data that they are there now"

@@ -20,9 +20,8 @@ from memwrap.explain.attribution.methods import check_method
 from memwrap.report.create import Inputs, Source, create_report, explain_inputs
 from memwrap.report.page import render
 from memwrap.report.record import HeatmapOptions, ReportRecord
-from memwrap.runs.evaluation import run_at
-from memwrap.runs.folder import Run
-from memwrap.runs.reporting import source_at
+from memwrap.runs.reporting import source_of
+from memwrap.runs.run import Run, SavedModel, open_model
 from memwrap.storage.checkpoint import write_file
 
 MOST_EXPLAINED = 50  # labelled images, if nothing else is asked for
@@ -65,11 +64,12 @@ def heatmap_options(
 def explain(path: Path, selection: ImageSelection, output: OutputOptions, reading: Reading, device: str) -> None:
     """See `memwrap explain --help`."""
     _check_flags(selection, output)
-    source = source_at(path, device_named(device))
+    folder = open_model(path)
+    source = source_of(folder, device_named(device))
     if selection.files:
         inputs, unreadable = _read_inputs(source, _files(selection, output))
     else:
-        inputs, unreadable = _labelled_inputs(path, source, selection, _limit(selection, output), reading), []
+        inputs, unreadable = _labelled_inputs(folder, source, selection, _limit(selection, output), reading), []
     for each in unreadable:
         errors.print(f"{each.path}: cannot be read, {each.reason}")
     if not len(inputs):
@@ -154,13 +154,15 @@ def _read_inputs(source: Source, files: list[Path]) -> tuple[Inputs, list[Unread
     return Inputs(stacked, tuple(map(str, read))), unreadable
 
 
-def _labelled_inputs(path: Path, source: Source, selection: ImageSelection, limit: int, reading: Reading) -> Inputs:
+def _labelled_inputs(
+    folder: SavedModel, source: Source, selection: ImageSelection, limit: int, reading: Reading
+) -> Inputs:
     """Some labelled images, drawn by the run's seed."""
-    run = run_at(path)
+    run = folder if isinstance(folder, Run) else None
     if selection.data is not None:
         images = other_images(run, source.model, selection.data, False, reading)
     elif run is None:
-        raise SettingsError(f"{path}: is a model without a run, so it has no images; name images to explain")
+        raise SettingsError(f"{folder.path}: is a model without a run, so it has no images; name images to explain")
     else:
         images = _own_images(run, selection, reading)
     chosen = torch.randperm(len(images), generator=generator(source.seed, "explained"))[:limit].sort().values

@@ -9,12 +9,12 @@ from memwrap.cli.terminal import device_named, errors, plain_console, print_json
 from memwrap.data import UnreadableFile
 from memwrap.errors import DataError
 from memwrap.models.prediction import predict_files
-from memwrap.runs.evaluation import model_at
+from memwrap.runs.run import open_model
 
 
 def predict(run: Path, images: list[Path], device: str, as_json: bool) -> None:
     """See `memwrap predict --help`."""
-    model = model_at(run, device_named(device))
+    model = open_model(run).model(device_named(device))
     console, results = plain_console(), []
     for result in predict_files(model, images):
         results.append(result)

@@ -23,7 +23,7 @@ from memwrap.report.durations import duration
 from memwrap.runs import training
 from memwrap.runs.data import data_for, data_of
 from memwrap.runs.evaluation import evaluate_run
-from memwrap.runs.folder import Run, open_run, refuse_if_taken
+from memwrap.runs.run import Run, open_run, refuse_if_taken
 from memwrap.training.recipes import DEFAULT, RECIPES
 from memwrap.training.recipes import recipe as recipe_named
 from memwrap.training.settings import Settings, read_file, with_changes, without_effect
@@ -88,11 +88,12 @@ def _begun(
 
 def _resumed(out: Path, moved_to: str | None, device: torch.device, reading: Reading) -> training.RunTraining:
     run = open_run(out)
-    training.stored_state(run)  # before the images are read, in case there is nothing to resume
-    if (here := training.device_name(device)) != run.device:
+    run.unfinished_state()  # before the images are read
+    if (here := training.device_name(device)) != run.record.device:
         slowly = ", slowly, as it is in bf16" if run.settings.precision == "bf16" and here == "cpu" else ""
         warn(
-            f"the run was begun on {run.device} and goes on on {here}{slowly}; results differ a little between devices"
+            f"the run was started on {run.record.device} and continues on {here}{slowly}; "
+            "results differ a little between devices"
         )
     return training.resume(run, _data_again(run, moved_to, reading), device)
 
@@ -152,21 +153,23 @@ def _data_again(run: Run, moved_to: str | None, reading: Reading) -> DataSet:
 
 def _announce(begun: training.RunTraining) -> None:
     run, images = begun.run, begun.trainer.plan.labels
-    warn(*run.data.warnings)
+    warn(*run.record.data.warnings)
     shape = "x".join(map(str, begun.model.get_transform().shape[1:]))
     errors.print(
         f"{len(images)} images of {len(run.classes)} classes at {shape}, {run.settings.encoder}, "
-        f"{run.settings.variant}, {run.settings.epochs} epochs on {begun.trainer.device.type}, recipe {run.recipe}"
+        f"{run.settings.variant}, {run.settings.epochs} epochs on {begun.trainer.device.type}, "
+        f"recipe {run.record.recipe}"
     )
-    if changed := _changed_shapes(run.data.conversion.get("adjusted", {})):
+    if changed := _changed_shapes(run.record.data.conversion.get("adjusted", {})):
         errors.print(f"{changed} to make them square; --fit says how")
-    if not (run.settings.pretrained or run.settings.weights) and (run.settings.freeze or run.recipe == "finetune"):
-        what = "frozen and has" if run.settings.freeze else "to be finetuned and has"
-        warn(f"the encoder is {what} random weights; --pretrained gives it some that have learnt")
+    is_random = not (run.settings.pretrained or run.settings.weights)
+    if is_random and (run.settings.freeze or run.record.recipe == "finetune"):
+        what = "frozen" if run.settings.freeze else "finetuned"
+        warn(f"the encoder is {what}, but has random weights; --pretrained loads trained ones")
     warn(*_missing_classes(begun))
     if begun.trainer.progress.step:
         errors.print(f"going on from step {begun.trainer.progress.step} of {begun.trainer.steps}")
-    elif "flip" in run.settings.augment and run.recipe in (DEFAULT, "finetune"):
+    elif "flip" in run.settings.augment and run.record.recipe in (DEFAULT, "finetune"):
         errors.print("images are mirrored at random; if left and right matter, name --augment without flip")
 
 
@@ -242,7 +245,7 @@ def _conclude(begun: training.RunTraining, evaluate: bool, as_json: bool) -> Non
         result["evaluation"] = record
         if not as_json:
             show_evaluation(record, as_json)
-        keep_evaluation(run.path, record)
+        keep_evaluation(run, record)
     if as_json:
         print_json(result)
     errors.print(f"trained in {duration(begun.seconds)}; the run is in {run.path}")

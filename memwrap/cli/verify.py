@@ -11,7 +11,8 @@ from memwrap.errors import DataError, RunError
 from memwrap.report.create import Source
 from memwrap.report.page import read_file, read_record
 from memwrap.report.verification import MOST_LISTED, Verification, verify
-from memwrap.runs.reporting import source_at
+from memwrap.runs.reporting import source_of
+from memwrap.runs.run import open_model
 from memwrap.version import __version__
 
 
@@ -34,7 +35,7 @@ def verify_report(path: Path, run: Path | None, device: str, as_json: bool) -> N
 
 def _source(place: Path, device: str, given: bool) -> Source:
     try:
-        return source_at(place, device_named(device))
+        return source_of(open_model(place), device_named(device))
     except RunError as error:
         hint = "" if given else "; if the run has moved, name its folder with --run"
         raise RunError(f"{error}{hint}") from error

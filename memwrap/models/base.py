@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from memwrap.data import Transform
 from memwrap.errors import InputError, SaveError, brief
 from memwrap.models.architectures import describe
+from memwrap.models.record import ClassifierRecord, ModelRecord
 from memwrap.models.surgery.modules import get_logits
 from memwrap.nn.checks import check_images, check_logits
 from memwrap.nn.layer import MemoryWrap
@@ -88,23 +89,35 @@ class EncoderModel(nn.Module, ABC):
         """
         checkpoint.write(Path(folder), *self.pack())
 
-    def pack(self) -> tuple[dict[str, Any], checkpoint.Parts]:
-        """What `save` stores: settings (JSON values) and tensors."""
+    def pack(self, record: ModelRecord | None = None, probe: bool = True) -> tuple[dict[str, Any], checkpoint.Parts]:
+        """What `save` stores: settings (JSON values) and tensors.
+
+        record: what `describe` returned before, if only weights have changed since. probe: whether to compute logits
+        that prove a loaded model; without them, loading checks hashes and shapes alone.
+        """
+        parts = {"weights": _tensors_only(self.state_dict())}
+        if probe:
+            parts["probe"] = self._probe()
+        return (record or self.describe()).model_dump(by_alias=True), parts
+
+    def describe(self) -> ModelRecord:
+        """What has to be stored, besides tensors, to rebuild the model. Looks for a name that builds its encoder."""
         architecture = describe(self.encoder, self.origin.layer, self.origin.num_classes, self.origin.image_shape[0])
-        kind, state = type(self.encoder), self.state_dict()
-        settings = {
-            "classifier": {
-                "architecture": None if architecture is None else asdict(architecture),
-                "class": f"{kind.__module__}.{kind.__qualname__}",
-                **asdict(self.origin),
-            },
-            "layer": self.layer_settings(),
-            "classes": self.classes,
-            "transform": None if self.transform is None else asdict(self.transform),
-            "frozen": [name for name, parameter in self.named_parameters() if not parameter.requires_grad],
-            "state_versions": _versions(state),
-        }
-        return settings, {"weights": _tensors_only(state), "probe": self._probe()}
+        kind = type(self.encoder)
+        return ModelRecord(
+            classifier=ClassifierRecord.model_validate(
+                {
+                    "architecture": architecture,
+                    "class": f"{kind.__module__}.{kind.__qualname__}",
+                    **asdict(self.origin),
+                }
+            ),
+            layer=self.layer_settings(),
+            classes=self.classes,
+            transform=self.transform,
+            frozen=tuple(name for name, parameter in self.named_parameters() if not parameter.requires_grad),
+            state_versions=_versions(self.state_dict()),
+        )
 
     @abstractmethod
     def layer_settings(self) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from memwrap.explain.ablation import Ablation
 from memwrap.explain.explanation import Explanation, explain
 from memwrap.explain.model import ExplainableModel
 from memwrap.models.base import EncoderModel, Origin
+from memwrap.models.record import ModelRecord
 from memwrap.nn.checks import check_images, check_keep, check_labels, check_memory_images, check_sizes
 from memwrap.nn.layer import BATCH, MemoryWrap, Reading, first_half
 from memwrap.nn.memory import RememberedMemory
@@ -126,10 +127,10 @@ class MemoryClassifier(EncoderModel, ExplainableModel):
         """Drop the remembered memory."""
         self.remembered, self._snapshot = None, None
 
-    def pack(self) -> tuple[dict[str, Any], Parts]:
+    def pack(self, record: ModelRecord | None = None, probe: bool = True) -> tuple[dict[str, Any], Parts]:
         """What `save` stores: settings (JSON values) and tensors, with the remembered memory."""
         self._check_fresh()
-        settings, parts = super().pack()
+        settings, parts = super().pack(record, probe)
         return settings, parts if self.remembered is None else {**parts, "memory": self.remembered.tensors()}
 
     def layer_settings(self) -> dict[str, Any]:

@@ -8,16 +8,17 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor, nn
 
-from memwrap.data import Transform
 from memwrap.errors import LoadError, MemwrapError, brief
-from memwrap.models.architectures import Architecture, build
+from memwrap.models.architectures import build
 from memwrap.models.base import Origin
 from memwrap.models.classifier import MemoryClassifier
+from memwrap.models.record import ModelRecord
 from memwrap.models.standard import StandardClassifier
 from memwrap.models.surgery.modules import remove_layer
 from memwrap.models.wrapping import assemble, copy_of
 from memwrap.nn.memory import RememberedMemory
 from memwrap.storage import checkpoint
+from memwrap.storage.validation import parse
 
 Model = MemoryClassifier | StandardClassifier
 
@@ -68,14 +69,16 @@ def load(
 def unpack(path: Path, settings: dict[str, Any], parts: checkpoint.Parts, classifier: nn.Module | None = None) -> Model:
     """The model that `pack` gave these settings and tensors for, read from `path`; in training mode."""
     given = None if classifier is None else copy_of(classifier)
+    record = parse(ModelRecord, settings, LoadError, path / checkpoint.MANIFEST)
     try:
-        model = _assemble(path, settings, given)
-        _load_weights(model, parts["weights"], settings["state_versions"])
-        for name in settings["frozen"]:
+        model = _assemble(path, record, given)
+        _load_weights(model, parts["weights"], record.state_versions)
+        for name in record.frozen:
             model.get_parameter(name).requires_grad_(False)
-        _verify(model, parts["probe"])
-        model.classes = None if settings["classes"] is None else tuple(settings["classes"])
-        model.transform = None if settings["transform"] is None else Transform(**settings["transform"])
+        # Checkpoints within a training have none: there, hashes and shapes have to do.
+        if "probe" in parts or "optimizer" not in parts:
+            _verify(model, parts["probe"])
+        model.classes, model.transform = record.classes, record.transform
         if isinstance(model, MemoryClassifier) and "memory" in parts:
             model.restore(RememberedMemory(**parts["memory"]))
     except LoadError as error:
@@ -85,23 +88,22 @@ def unpack(path: Path, settings: dict[str, Any], parts: checkpoint.Parts, classi
     return model
 
 
-def _assemble(path: Path, settings: dict[str, Any], given: nn.Module | None) -> Model:
-    saved = settings["classifier"]
+def _assemble(path: Path, record: ModelRecord, given: nn.Module | None) -> Model:
+    saved = record.classifier
     if given is not None:
         encoder = given
-    elif saved["architecture"] is not None:
-        encoder = build(Architecture(**saved["architecture"]))
+    elif saved.architecture is not None:
+        encoder = build(saved.architecture)
     else:
         raise LoadError(
-            f"its classifier, {saved['class']}, cannot be rebuilt from a name and arguments; "
+            f"its classifier, {saved.class_name}, cannot be rebuilt from a name and arguments; "
             f'give one that is built as it was: memwrap.load("{path}", classifier=...)'
         )
     try:
-        remove_layer(encoder, saved["layer"])
+        remove_layer(encoder, saved.layer)
     except AttributeError as error:
-        raise LoadError(f"the classifier has no layer {saved['layer']!r}, which the saved one had; {_GIVE}") from error
-    origin = Origin(saved["layer"], saved["num_classes"], tuple(saved["image_shape"]))
-    return assemble(encoder, settings["layer"], origin)
+        raise LoadError(f"the classifier has no layer {saved.layer!r}, which the saved one had; {_GIVE}") from error
+    return assemble(encoder, record.layer, Origin(saved.layer, saved.num_classes, saved.image_shape))
 
 
 def _load_weights(model: Model, weights: dict[str, Tensor], versions: dict[str, int]) -> None:

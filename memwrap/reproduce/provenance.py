@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
-from memwrap.runs.folder import versions
+from memwrap.runs.record import versions
 
 STORED = ConfigDict(extra="forbid", strict=True)
 PACKAGE = Path(__file__).parent.parent

@@ -1,10 +1,10 @@
-"""A run's data, at the start and whenever it is needed again."""
+"""The images of a run, when it starts and when it is opened again."""
 
 from pathlib import Path
 
 from memwrap.data import PUBLISHED, DataSet, Progress, open_data
 from memwrap.errors import DataError, RunError
-from memwrap.runs.folder import Run
+from memwrap.runs.run import Run
 from memwrap.training.building import size_for
 from memwrap.training.settings import Settings
 
@@ -17,7 +17,7 @@ def data_for(
     hold_bytes: int = 1 << 30,
     progress: Progress | None = None,
 ) -> DataSet:
-    """The data that settings ask for, at the size that their encoder takes."""
+    """Open a source at the size that the encoder of the settings takes."""
     return open_data(
         source,
         root=root,
@@ -38,10 +38,10 @@ def data_of(
     hold_bytes: int = 1 << 30,
     progress: Progress | None = None,
 ) -> DataSet:
-    """The data that the run was made with, proved to be the same. source, root: where it lies now, if it has moved."""
+    """The data of the run, checked by its fingerprint. source, root: where it is now, if it has moved."""
     _refuse_if_gone(run, source)
     data = open_data(
-        source or run.data.source,
+        source or run.record.data.source,
         root=root or _recorded_root(run),
         size=_size(run),
         fit=run.settings.fit,
@@ -50,28 +50,27 @@ def data_of(
         hold_bytes=hold_bytes,
         progress=progress,
     )
-    if data.fingerprint != run.data.fingerprint:
+    if data.fingerprint != run.record.data.fingerprint:
         raise DataError(
-            f"{source or run.data.source}: is not the data that the run {run.path} was made with: images were added, "
-            "removed, changed or renamed since. What needs just those images cannot be done; evaluate --data judges "
-            "others"
+            f"{source or run.record.data.source}: is not the data that the run {run.path} was made with: images were "
+            "added, removed, changed or renamed since. Restore them, or evaluate on other images with --data"
         )
     return data
 
 
 def _refuse_if_gone(run: Run, source: str | None) -> None:
-    if source is None and run.data.source not in PUBLISHED and not Path(run.data.source).exists():
-        raise DataError(f"the run's images are no longer at {run.data.source}")
+    if source is None and run.record.data.source not in PUBLISHED and not Path(run.record.data.source).exists():
+        raise DataError(f"the images of the run are no longer at {run.record.data.source}")
 
 
 def _recorded_root(run: Run) -> Path | None:
-    """Where published files lay, if they may still; a run may have come from another machine."""
-    recorded = None if run.data.root is None else Path(run.data.root)
+    """Where published files were, if that folder exists: a run may come from another machine."""
+    recorded = None if run.record.data.root is None else Path(run.record.data.root)
     return recorded if recorded is not None and recorded.exists() else None
 
 
 def _size(run: Run) -> int:
-    match run.data.conversion.get("size"):
+    match run.record.data.conversion.get("size"):
         case [int(height), int()] if height > 0:
             return height
-    raise RunError(f"{run.path}: does not say at what size its images were read")
+    raise RunError(f"{run.path}: run.json lacks the size of its images; the run is damaged")

@@ -1,4 +1,4 @@
-"""A comparison on embedded data: few digits, a small encoder, all variants, whoever wins."""
+"""All variants compared on embedded data: a few digits and a small encoder."""
 
 import tempfile
 from collections.abc import Iterator
@@ -6,15 +6,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from memwrap.data import DataSet, LabelledImages, digits
 from memwrap.errors import RunError, SaveError
 from memwrap.report.create import Inputs, create_report
 from memwrap.report.page import render
 from memwrap.report.record import DEMO_TITLE, HeatmapOptions
-from memwrap.runs.evaluation import evaluate_run, finished_model
-from memwrap.runs.folder import RECORD, open_run
-from memwrap.runs.reporting import source_at
+from memwrap.runs.evaluation import evaluate_run
+from memwrap.runs.record import RECORD
+from memwrap.runs.reporting import source_of
+from memwrap.runs.run import Run, open_run
 from memwrap.runs.training import begin
 from memwrap.training.recipes import DEFAULT, recipe
 from memwrap.training.settings import VARIANTS, Settings, with_changes
@@ -29,7 +31,7 @@ REPORT = "report.html"
 
 @dataclass(frozen=True)
 class DemoResult:
-    """One run's accuracy on the digits that are set apart for the test."""
+    """The accuracy of one run on the test digits."""
 
     variant: str
     seed: int
@@ -38,13 +40,13 @@ class DemoResult:
 
 
 def demo_settings(variant: str, seed: int) -> Settings:
-    """The default recipe, cut short."""
+    """The default recipe with few images and epochs."""
     changes = {"encoder": "tiny", "samples": SAMPLES, "epochs": EPOCHS, "variant": variant, "seed": seed}
     return with_changes(recipe(DEFAULT), changes, DEMO)
 
 
 def compare(seeds: int, out: Path) -> Iterator[DemoResult]:
-    """Train each variant with each seed, one result at a time; the first with a memory is kept as a run in `out`."""
+    """Train each variant with each seed, yielding each result; the first run with a memory is kept in `out`."""
     refuse_if_no_demo(out)
     data = digits()
     try:
@@ -53,58 +55,64 @@ def compare(seeds: int, out: Path) -> Iterator[DemoResult]:
             for seed in range(seeds):
                 for variant in reversed(VARIANTS):
                     path = Path(scratch) / f"{variant}-{seed}"
-                    yield _train(path, data, variant, seed)
+                    run = _train(path, data, variant, seed)
+                    yield _evaluate(run, data)
                     if (variant, seed) == ("memory_wrap", 0):
-                        _save_pictures(path, data)
-                        _save_report(path, out, data)
-                        _put(path, out)
+                        _save_pictures(run, data)
+                        _save_report(run, out, data)
+                        _move(path, out)
     except OSError as error:
         raise SaveError(f"{out}: cannot be written ({error})") from error
 
 
-def _train(path: Path, data: DataSet, variant: str, seed: int) -> DemoResult:
-    begin(path, data, demo_settings(variant, seed), DEMO).train()
-    run = open_run(path)
-    record = evaluate_run(run, finished_model(run), data, None, "test")
-    scores = record.get("remembered") or record["standard"]
-    return DemoResult(variant, seed, scores["accuracy"], record["images"])
+def _train(path: Path, data: DataSet, variant: str, seed: int) -> Run:
+    training = begin(path, data, demo_settings(variant, seed), DEMO)
+    training.train()
+    return training.run
+
+
+def _evaluate(run: Run, data: DataSet) -> DemoResult:
+    evaluation = evaluate_run(run, run.model(), data, None, "test")
+    scores = evaluation.get("remembered") or evaluation["standard"]
+    return DemoResult(run.settings.variant, run.seed, scores["accuracy"], evaluation["images"])
 
 
 def refuse_if_no_demo(out: Path) -> None:
-    """A folder that holds anything but an earlier demo is not replaced."""
+    """Raise a RunError if the folder holds anything but an earlier demo."""
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return
-    if not (out / RECORD).exists() or open_run(out).recipe != DEMO:
+    if not (out / RECORD).exists() or open_run(out).record.recipe != DEMO:
         raise RunError(f"{out}: exists and is not an earlier demo; give another folder with --out")
 
 
-def _put(path: Path, out: Path) -> None:
-    """In the place of an earlier demo, which stays until the new one is whole."""
+def _move(path: Path, out: Path) -> None:
+    """Replace an earlier demo, which stays until the new one is complete."""
     if out.exists():
         out.replace(path.with_name("earlier"))
     path.replace(out)
 
 
-def _save_report(path: Path, out: Path, data: DataSet) -> None:
-    """Explanations of the same digits, with heatmaps; it names the place where the run will be."""
-    run = open_run(path)
+def _examples(run: Run, data: DataSet) -> tuple[LabelledImages, Tensor]:
+    """Some test digits, and their pixels."""
     test = run.splits.of(data, "test").at(torch.arange(PICTURES))
-    pixels = next(test.images.batches([torch.arange(PICTURES)]))
-    source = replace(source_at(run.path), path=str(out.absolute()))
+    return test, next(test.images.batches([torch.arange(PICTURES)]))
+
+
+def _save_report(run: Run, out: Path, data: DataSet) -> None:
+    """Explain the examples, with heatmaps, in a report that names the final folder of the run."""
+    test, pixels = _examples(run, data)
+    source = replace(source_of(run), path=str(out.absolute()))
     inputs = Inputs(pixels, [f"digit {name}" for name in test.names], test.labels)
     report = create_report(source, inputs, shown=SHOWN, heatmaps=HeatmapOptions(), title=DEMO_TITLE)
-    (path / REPORT).write_bytes(render(report).encode())
+    (run.path / REPORT).write_bytes(render(report).encode())
 
 
-def _save_pictures(path: Path, data: DataSet) -> None:
-    """Some test digits as files, to try `memwrap predict` on."""
+def _save_pictures(run: Run, data: DataSet) -> None:
+    """Save the examples as files, to try `memwrap predict` on."""
     from PIL import Image
 
-    run = open_run(path)
-    test: LabelledImages = run.splits.of(data, "test").at(torch.arange(PICTURES))
-    folder = path / "pictures"
+    test, pixels = _examples(run, data)
+    folder = run.path / "pictures"
     folder.mkdir()
-    for pixels, label, name in zip(
-        next(test.images.batches([torch.arange(PICTURES)])), test.labels, test.names, strict=True
-    ):
-        Image.fromarray(pixels[0].numpy()).save(folder / f"a-{label}-number-{name}.png")
+    for image, label, name in zip(pixels, test.labels, test.names, strict=True):
+        Image.fromarray(image[0].numpy()).save(folder / f"a-{label}-number-{name}.png")

@@ -10,37 +10,10 @@ from memwrap.data import DataSet, LabelledImages
 from memwrap.errors import DataError, RunError
 from memwrap.models.classifier import MemoryClassifier
 from memwrap.models.evaluation import Encoded, remembered_scores, standard_scores
-from memwrap.models.loading import Model, load
+from memwrap.models.loading import Model
 from memwrap.nn.modes import evaluation_mode
 from memwrap.runs.drawn import SUBSET, WHOLE, encoded, scores_by_source, sources_of
-from memwrap.runs.folder import RECORD, SPLITS, Run, model_of, open_run, read_model, training_state
-from memwrap.storage import checkpoint
-
-
-def finished_model(run: Run, device: torch.device | str = "cpu") -> Model:
-    """The run's model in evaluation mode, with its memory; a RunError for a run that is not finished."""
-    settings, parts = read_model(run.path)
-    state = training_state(run.path, settings)
-    if state is not None and not state["finished"]:
-        done = state["progress"]["step"]
-        raise RunError(
-            f"{run.path}: the run is not finished, {done} steps are done; "
-            f"go on with: memwrap train --resume --out {run.path}"
-        )
-    return model_of(run.path, settings, parts).to(device).eval()
-
-
-def run_at(path: Path) -> Run | None:
-    """The run in this folder; None where `model.save` put a model into a folder of its own."""
-    if (path / checkpoint.MANIFEST).exists() and not any((path / name).exists() for name in (RECORD, SPLITS)):
-        return None
-    return open_run(path)
-
-
-def model_at(path: Path, device: torch.device | str = "cpu") -> Model:
-    """The model of a finished run, or one that `model.save` put into a folder of its own; in evaluation mode."""
-    run = run_at(path)
-    return load(path, device=device) if run is None else finished_model(run, device)
+from memwrap.runs.run import Run
 
 
 def evaluate_run(

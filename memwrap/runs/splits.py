@@ -1,23 +1,27 @@
-"""Which images of a data set a run trains on, compares settings on, and is tested on."""
+"""Which images of a data set a run trains on, validates on and is tested on."""
 
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from memwrap.data import DataSet, LabelledImages, draw_subset, generator, hold_out
 from memwrap.errors import DataError, RunError
+from memwrap.storage.validation import Record, parse, read_json
 from memwrap.training.settings import Settings
 
+SPLITS = "splits.json"
 NAMES = ("train", "validation", "test")
 
 
 @dataclass(frozen=True)
 class Splits:
-    """Indices in ascending order, of the data's training images; those of the test of its test images, if `own_test`.
+    """Indices in ascending order of the data's training images; of its test images for `test` if `own_test`.
 
-    rest: training images that are in no split, as only some samples are asked for.
+    rest: training images that are in no split, if the run uses only some samples.
     """
 
     train: Tensor
@@ -32,11 +36,11 @@ class Splits:
         return self.source(data, name).at(indices)
 
     def source(self, data: DataSet, name: str) -> LabelledImages:
-        """Where the images of a split lie, which its indices count; a RunError if the data is not the run's."""
+        """The part of the data that the indices of a split refer to; a RunError if the data is not the run's."""
         own = name == "test" and self.own_test
         source = data.test if own else data.train
         if source is None:
-            raise RunError("the data has no test images of its own any more")
+            raise RunError("the data has no test split any more")
         if len(source) != (len(self.test) if own else len(self._all())):
             raise RunError(f"the data has {len(source)} {'test' if own else 'training'} images; the run has others")
         return source
@@ -46,31 +50,42 @@ class Splits:
         return torch.cat([self.train, self.validation, self.rest, *([] if self.own_test else [self.test])])
 
     def as_json(self) -> dict[str, Any]:
-        """What `from_json` takes."""
-        lists = {name: getattr(self, name).tolist() for name in (*NAMES, "rest")}
-        return {**lists, "own_test": self.own_test}
+        """The content of splits.json."""
+        return {**{name: getattr(self, name).tolist() for name in (*NAMES, "rest")}, "own_test": self.own_test}
 
 
-def from_json(stored: dict[str, Any]) -> Splits:
-    """The splits that `as_json` gave; a RunError if they are not such that every image is in one."""
-    lists = {name: stored[name] for name in (*NAMES, "rest")}
-    for name, indices in lists.items():
-        if not isinstance(indices, list) or not all(type(index) is int and 0 <= index < 1 << 63 for index in indices):
-            raise RunError(f"the images of {name} are not listed by whole numbers")
-    if type(stored["own_test"]) is not bool:
-        raise RunError(f"own_test is {stored['own_test']!r}; expected true or false")
-    tensors = {name: torch.tensor(indices, dtype=torch.int64) for name, indices in lists.items()}
-    splits = Splits(**tensors, own_test=stored["own_test"])
+Index = Annotated[int, Field(ge=0, lt=1 << 63)]
+
+
+class SplitsRecord(Record, extra="ignore"):
+    """The content of splits.json: indices of images."""
+
+    train: list[Index]
+    validation: list[Index]
+    test: list[Index]
+    rest: list[Index]
+    own_test: bool
+
+
+def read_splits(folder: Path) -> Splits:
+    """The splits of the run in this folder; a RunError unless every image is in exactly one."""
+    path = folder / SPLITS
+    try:
+        record = parse(SplitsRecord, read_json(path, RunError), RunError, path)
+    except FileNotFoundError:
+        raise RunError(f"{folder}: is not a run, as it has no {SPLITS}; memwrap train --out makes one") from None
+    tensors = {name: torch.tensor(getattr(record, name), dtype=torch.int64) for name in (*NAMES, "rest")}
+    splits = Splits(**tensors, own_test=record.own_test)
     for indices in (splits._all().sort().values, *([splits.test] if splits.own_test else [])):
         if not torch.equal(indices, torch.arange(len(indices))):
-            raise RunError("an image is in two splits, or in none")
+            raise RunError(f"{path}: is damaged: an image is in two splits, or in none")
     return splits
 
 
 def split(data: DataSet, settings: Settings) -> Splits:
-    """Test first, then validation, then the samples, each drawn by the seed from what is left.
+    """Draw test, then validation, then training images by the seed, each from what is left.
 
-    Stratified where the data has no test images of its own. The same for all variants and encoders of a seed.
+    Stratified if the data has no test split. All variants and encoders get the same splits for a seed.
     """
     pool, test = torch.arange(len(data.train)), torch.arange(len(data.test) if data.test else 0)
     own = data.test is None
@@ -91,7 +106,7 @@ def split(data: DataSet, settings: Settings) -> Splits:
 def _apart(
     data: DataSet, pool: Tensor, amount: float, purpose: str, seed: int, stratified: bool
 ) -> tuple[Tensor, Tensor]:
-    """Part of the pool set apart; an amount of one and more counts images."""
+    """Hold part of the pool out; an amount of 1 or more is a number of images."""
     wanted = int(amount) if amount >= 1 else amount
     try:
         kept, apart = hold_out(data.train.labels[pool], wanted, generator(seed, purpose), stratified)

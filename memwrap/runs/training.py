@@ -1,9 +1,9 @@
-"""Training into a folder, so that it can be stopped at any moment and gone on with as if it had not been."""
+"""Training into a folder, so that a run can be stopped at any time and resumed to the same result."""
 
 import math
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,32 +15,25 @@ from memwrap.errors import DataError, NonFiniteError, RunError, SaveError, Train
 from memwrap.models.classifier import MemoryClassifier
 from memwrap.models.inference import accuracy_with_drawn_memory, remember
 from memwrap.models.loading import Model
-from memwrap.runs.folder import (
-    METRICS,
-    Run,
-    create,
-    locked,
-    model_of,
-    new_run,
-    read_model,
-    refuse_if_taken,
-    training_state,
-)
+from memwrap.models.record import ModelRecord
+from memwrap.runs.record import TrainingState, new_record
+from memwrap.runs.run import METRICS, Run, create_run, refuse_if_taken
 from memwrap.runs.splits import Splits, split
 from memwrap.storage import checkpoint, log
+from memwrap.storage.validation import parse
 from memwrap.training.building import new_model
 from memwrap.training.recipes import encoder_for, resolve_settings
 from memwrap.training.settings import ResolvedSettings, Settings
-from memwrap.training.state import optimizer_tensors, restore_optimizer
-from memwrap.training.trainer import EpochMetrics, Progress, StepMetrics, Trainer, precision_on
+from memwrap.training.state import check_finite, optimizer_tensors, restore_optimizer
+from memwrap.training.trainer import EpochMetrics, StepMetrics, Trainer, precision_on
 
 CHECKPOINT_SECONDS = 60.0
-VALIDATIONS = 10  # in a run, evenly spaced, the last epoch's among them
-STATE = {"sgd": {"momentum_buffer"}, "adamw": {"step", "exp_avg", "exp_avg_sq"}}  # what an optimiser keeps
+VALIDATIONS = 10  # in a run, evenly spaced, the last after the last epoch
+OPTIMIZER_STATE = {"sgd": {"momentum_buffer"}, "adamw": {"step", "exp_avg", "exp_avg_sq"}}
 
 
 class Callback(Protocol):
-    """Is told how a run goes on: a terminal, a log, TensorBoard."""
+    """Gets the metrics of a run while it trains: a terminal, a log, TensorBoard."""
 
     def on_step(self, metrics: StepMetrics, images_per_second: float) -> None: ...
 
@@ -49,44 +42,41 @@ class Callback(Protocol):
 
 @dataclass
 class RunTraining:
-    """A run that is being trained. `train` runs it to its end, or until it is told to stop."""
+    """The training of a run. `train` continues it to the end, or until it is stopped."""
 
     run: Run
     model: Model
     data: DataSet
     trainer: Trainer
+    record: ModelRecord  # of the model, which training does not change
     seconds: float = 0.0  # spent before
     checkpoint_seconds: float = CHECKPOINT_SECONDS
     callbacks: list[Callback] = field(default_factory=list)
 
     def train(self, stop: Callable[[], bool] = lambda: False) -> bool:
-        """Train until the end, which is True, or until `stop` says so between two steps. Either way all is saved."""
-        with locked(self.run.path):
-            self._refuse_if_passed()
-            checkpoint.tidy(self.run.path)
+        """Train to the end, or until `stop` returns True between two steps; whether the end was reached. Saves both."""
+        with self.run.locked():
+            if self.run.stored_step() != self.trainer.progress.step:  # between reading the run and locking it
+                raise RunError(f"{self.run.path}: another process has trained here; --resume continues from there")
+            checkpoint.remove_leftovers(self.run.path)
             try:
                 log.cut(self.run.path / METRICS, self.trainer.progress.step)
                 return self._train(stop)
             except SaveError as error:
                 raise TrainingError(
-                    f"the run cannot be saved: {error}. Make room, then go on from its last saved step with --resume"
+                    f"the run cannot be saved: {error}. Free some space, then continue from its last saved step with "
+                    "--resume"
                 ) from error
-            except NonFiniteError as error:  # outside of a step: in a validation, or at the end
+            except NonFiniteError as error:  # outside of a step: in a checkpoint, a validation, or at the end
                 raise self.trainer.diverged(str(error)) from error
 
-    def _refuse_if_passed(self) -> None:
-        """Between reading the run and locking it, another process may have trained on."""
-        state = training_state(self.run.path, read_model(self.run.path)[0])
-        if state is None or state["progress"]["step"] != self.trainer.progress.step:
-            raise RunError(f"{self.run.path}: another process has trained here meanwhile; --resume goes on from there")
-
     def _train(self, stop: Callable[[], bool]) -> bool:
-        begun = saved = time.monotonic()
+        started = saved = time.monotonic()
         first, before = self.trainer.progress.step, self.seconds
         for metrics in self.trainer.run():
             now = time.monotonic()
-            self.seconds = before + now - begun
-            rate = (metrics.step - first) * self.run.settings.batch_size / max(now - begun, 1e-9)
+            self.seconds = before + now - started
+            rate = (metrics.step - first) * self.run.settings.batch_size / max(now - started, 1e-9)
             for callback in self.callbacks:
                 callback.on_step(metrics, rate)
             if metrics.finished_epoch is not None:
@@ -103,9 +93,9 @@ class RunTraining:
         return True
 
     def save(self) -> None:
-        """Store model, optimiser and progress in one step."""
-        settings, parts = pack(self.model, self.trainer, self.seconds)
-        checkpoint.write(self.run.path, settings, parts)
+        """Store weights, optimizer and progress in one step, with the model's description from the first save."""
+        check_finite(self.model)
+        self.run.write(*pack(self.trainer, self.record, self.seconds, probe=False))
 
     def _log(self, epoch: EpochMetrics, rate: float) -> None:
         line = {**asdict(epoch), "seconds": round(self.seconds, 3), "images_per_second": round(rate, 1)}
@@ -133,49 +123,56 @@ class RunTraining:
         return self.run.splits.of(self.data, "train")
 
     def _finish(self) -> None:
-        """Let the model remember a memory, and store it without what only training needs."""
+        """Remember a memory, and store the model with a new probe and without the optimizer."""
         self.model.eval()
-        remembered: dict[str, Any] = {}
+        state = _state(self.trainer, self.seconds, finished=True)
         if isinstance(self.model, MemoryClassifier):
             images = self._training_images()
             chosen = remembered_indices(images.labels, self.run.settings)
             kept = images.at(chosen)
             remember(self.model, kept.images, kept.labels)
-            remembered = {"remembered": self.run.splits.train[chosen].tolist(), "remembered_names": kept.names}
-        settings, parts = self.model.pack()
-        settings["training"] = {**_state(self.trainer, self.seconds, finished=True), **remembered}
-        checkpoint.write(self.run.path, settings, parts)
+            state |= {"remembered": self.run.splits.train[chosen].tolist(), "remembered_names": list(kept.names)}
+        settings, parts = self.model.pack(self.record)
+        self.run.write({**settings, "training": state}, parts)
 
 
-def pack(model: Model, trainer: Trainer, seconds: float) -> tuple[dict[str, Any], checkpoint.Parts]:
-    """A model in the midst of training, as a folder stores it."""
-    settings, parts = model.pack()
-    settings["training"] = _state(trainer, seconds, finished=False)
-    return settings, {**parts, "optimizer": optimizer_tensors(model, trainer.optimizer)}
+def pack(
+    trainer: Trainer, record: ModelRecord, seconds: float, probe: bool = True
+) -> tuple[dict[str, Any], checkpoint.Parts]:
+    """A model within a training, as a folder stores it."""
+    settings, parts = trainer.model.pack(record, probe)
+    parts["optimizer"] = optimizer_tensors(trainer.model, trainer.optimizer)
+    return {**settings, "training": _state(trainer, seconds, finished=False)}, parts
 
 
 def _state(trainer: Trainer, seconds: float, finished: bool) -> dict[str, Any]:
-    return {"finished": finished, "progress": asdict(trainer.progress), "seconds": seconds}
+    state = TrainingState(finished=finished, progress=replace(trainer.progress), seconds=seconds)
+    return state.model_dump(exclude_unset=True)
 
 
 def remembered_indices(labels: Tensor, settings: ResolvedSettings) -> Tensor:
-    """Which training images a finished model keeps: as many of each class as of any other, drawn by the seed."""
+    """The training images that a finished model keeps: the same number of each class, drawn by the seed."""
     return BalancedMemory(settings.remember).draw(labels, labels, generator(settings.seed, "remembered"))
 
 
 def begin(
     path: Path, data: DataSet, settings: Settings, recipe: str, device: torch.device | str = "cpu"
 ) -> RunTraining:
-    """A new run in this folder, which must be new or empty; its first model is stored before the first step."""
+    """A new run in this folder, which must be new or empty; its model is stored before the first step."""
     refuse_if_taken(path)
     splits, trainer = new_training(data, settings, device)
-    run = new_run(path, recipe, trainer.settings, data, splits, device_name(trainer.device))
-    create(run, *pack(trainer.model, trainer, 0.0))
-    return RunTraining(run, trainer.model, data, trainer)
+    record = trainer.model.describe()
+    run = create_run(
+        path,
+        new_record(recipe, trainer.settings, data, device_name(trainer.device)),
+        splits,
+        *pack(trainer, record, 0.0),
+    )
+    return RunTraining(run, trainer.model, data, trainer, record)
 
 
 def new_training(data: DataSet, settings: Settings, device: torch.device | str = "cpu") -> tuple[Splits, Trainer]:
-    """How the images are split, and the training of a new model before its first step."""
+    """The splits of the images, and the trainer of a new model before its first step."""
     splits = split(data, settings)
     side = max(data.train.images.shape[1:])
     encoder = encoder_for(side, torch.device(device).type)
@@ -187,44 +184,34 @@ def new_training(data: DataSet, settings: Settings, device: torch.device | str =
 
 
 def resume(run: Run, data: DataSet, device: torch.device | str = "cpu") -> RunTraining:
-    """The run from where it was last saved."""
-    settings, parts, state = stored_state(run)
-    model = model_of(run.path, settings, parts).to(device)
+    """The training of the run from where it was last saved."""
+    settings, parts = run.stored
+    state = run.unfinished_state()
+    model = run.unfinished_model().to(device)
     images = run.splits.of(data, "train")
     try:
         _check_memories(run.settings, len(images))
-        trainer = Trainer(model, images, run.settings, progress=Progress(**state["progress"]))
+        trainer = Trainer(model, images, run.settings, progress=state.progress)
         _check_progress(trainer)
-        _check_kinds(parts["optimizer"], run.settings.optimizer)
+        _check_optimizer_state(parts["optimizer"], run.settings.optimizer)
         restore_optimizer(model, trainer.optimizer, parts["optimizer"])
     except (RunError, DataError):
         raise
     except (KeyError, TypeError, ValueError) as error:
         raise RunError(
-            f"{run.path}: the run is damaged: its settings and the state of its training do not go together "
-            f"({brief(error)})"
+            f"{run.path}: the run is damaged: its settings do not match the state of its training ({brief(error)})"
         ) from error
-    return RunTraining(run, model, data, trainer, state["seconds"])
+    record = parse(ModelRecord, settings, RunError, run.path / checkpoint.MANIFEST)
+    return RunTraining(run, model, data, trainer, record, state.seconds)
 
 
 def device_name(device: torch.device) -> str:
-    """A card by its name, as "NVIDIA H200"; anything else by its kind, as "cpu"."""
+    """The name of a GPU, as "NVIDIA H200"; otherwise the type, as "cpu"."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
-def stored_state(run: Run) -> tuple[dict[str, Any], checkpoint.Parts, dict[str, Any]]:
-    """The model's settings and tensors, and how far its training has come; a RunError if there is nothing to resume."""
-    settings, parts = read_model(run.path)
-    state = training_state(run.path, settings)
-    if state is None:
-        raise RunError(f"{run.path}: holds a model without the state of its training; it cannot be resumed")
-    if state["finished"]:
-        raise RunError(f"{run.path}: the run is finished; there is nothing to resume")
-    return settings, parts, state
-
-
 def _check_memories(settings: ResolvedSettings, images: int) -> None:
-    """Before the first step, as both are drawn long after it: in a validation, and at the end."""
+    """Before the first step: both memories are drawn long after it, for validation and at the end."""
     if settings.variant != "standard":
         check_size(settings.memory_size, images)
         check_size(settings.remember, images, "remember")
@@ -238,6 +225,6 @@ def _check_progress(trainer: Trainer) -> None:
         raise ValueError(f"a loss of {progress.loss}, {progress.correct} of {progress.seen} correct")
 
 
-def _check_kinds(tensors: dict[str, Tensor], optimizer: str) -> None:
-    if foreign := {key.split(" ")[0] for key in tensors} - STATE[optimizer]:
-        raise ValueError(f"{', '.join(sorted(foreign))} are no state of {optimizer}")
+def _check_optimizer_state(tensors: dict[str, Tensor], optimizer: str) -> None:
+    if unknown := {key.split(" ")[0] for key in tensors} - OPTIMIZER_STATE[optimizer]:
+        raise ValueError(f"{', '.join(sorted(unknown))} are not part of the state of {optimizer}")

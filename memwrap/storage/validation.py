@@ -63,7 +63,7 @@ def describe(error: ValidationError) -> str:
     match first["type"]:
         case "missing":
             return f"{name} is missing"
-        case "extra_forbidden":
+        case "extra_forbidden" | "unexpected_keyword_argument":
             return f"{name} is unknown"
         case "value_error" | "assertion_error":
             problem = str(first["ctx"]["error"])

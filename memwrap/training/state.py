@@ -1,11 +1,23 @@
-"""An optimiser's state as named tensors, so that it can be stored without pickling anything."""
+"""The state of a training as named tensors, so that it can be stored without pickling."""
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from memwrap.errors import NonFiniteError
+
+
+def check_finite(model: nn.Module) -> None:
+    """Raise a NonFiniteError if a weight or buffer holds NaN or infinity: such a checkpoint could not be resumed."""
+    state = model.state_dict().items()
+    tensors = {name: tensor for name, tensor in state if isinstance(tensor, Tensor) and tensor.is_floating_point()}
+    finite = torch.stack([tensor.isfinite().all() for tensor in tensors.values()]).tolist()
+    if broken := [name for name, is_finite in zip(tensors, finite, strict=True) if not is_finite]:
+        raise NonFiniteError(f"{broken[0]} holds NaN or infinity")
+
 
 def optimizer_tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
-    """The optimiser's state, each tensor by its kind and its parameter's name: "momentum_buffer head.weight"."""
+    """The optimizer's state, each tensor by its kind and its parameter's name: "momentum_buffer head.weight"."""
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     return {
         f"{kind} {names[parameter]}": value
@@ -16,7 +28,7 @@ def optimizer_tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, Tenso
 
 
 def restore_optimizer(model: nn.Module, optimizer: Optimizer, tensors: dict[str, Tensor]) -> None:
-    """Put the state back that `optimizer_tensors` gave, for parameters of the same names."""
+    """Restore what `optimizer_tensors` returned, for parameters of the same names."""
     parameters = dict(model.named_parameters())
     for key, value in tensors.items():
         kind, name = key.split(" ", 1)

@@ -4,8 +4,10 @@ import math
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
+from pydantic import ConfigDict
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -27,6 +29,8 @@ BF16 = "bf16"
 @dataclass
 class Progress:
     """Steps done and sums of the current epoch: what training needs to resume, besides weights and optimizer."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)  # it is stored
 
     step: int = 0
     loss: float = 0.0  # summed over the inputs of this epoch so far

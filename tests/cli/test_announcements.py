@@ -17,7 +17,7 @@ def test_nothing_is_said_of_images_that_kept_their_shape(data: Path, out: Path) 
 
 
 def test_a_frozen_encoder_with_random_weights_is_warned_of(data: Path, out: Path) -> None:
-    assert "frozen and has random weights" in succeeds("train", data, "--out", out, *QUICK, "--freeze").err
+    assert "frozen, but has random weights" in succeeds("train", data, "--out", out, *QUICK, "--freeze").err
 
 
 def test_a_model_of_gray_images_is_judged_on_coloured_files(out: Path, tmp_path: Path) -> None:
@@ -29,6 +29,5 @@ def test_a_model_of_gray_images_is_judged_on_coloured_files(out: Path, tmp_path:
 
 def test_random_weights_that_are_to_be_finetuned_are_warned_of(data: Path, out: Path) -> None:
     assert (
-        "to be finetuned and has random weights"
-        in succeeds("train", data, "--out", out, *QUICK, "--recipe", "finetune").err
+        "finetuned, but has random weights" in succeeds("train", data, "--out", out, *QUICK, "--recipe", "finetune").err
     )

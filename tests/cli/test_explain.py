@@ -85,13 +85,13 @@ def test_a_sample_from_further_down_is_set_off(capsys: pytest.CaptureFixture[str
 def test_memory_images_that_are_called_by_numbers_do_not_look_like_classes(
     trained: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known = command.source_at
+    known = command.source_of
 
     def numbered(*given: Any) -> Any:
         source = known(*given)
         return replace(source, memory_names=[str(100 + number) for number in range(len(source.memory_names))])
 
-    monkeypatch.setattr(command, "source_at", numbered)
+    monkeypatch.setattr(command, "source_of", numbered)
     out = succeeds("explain", trained.run, trained.data / "cat" / "0.png").out
     for index, name in re.findall(r"#(\d+) (.*?) *$", out, re.MULTILINE):
         assert name == f"image {100 + int(index)}"
@@ -339,7 +339,7 @@ def untouched(monkeypatch: pytest.MonkeyPatch) -> None:
     def touched(*_: object) -> None:
         raise AssertionError("a run was opened")
 
-    monkeypatch.setattr(command, "source_at", touched)
+    monkeypatch.setattr(command, "source_of", touched)
 
 
 @pytest.mark.usefixtures("untouched")

@@ -144,7 +144,7 @@ def test_a_name_that_now_builds_another_network_is_noticed(model: MemoryClassifi
         (["classifier", "architecture", "name"], "timm:hf-hub:someone/model", "timm has no model"),
         (["classifier", "architecture", "arguments", "checkpoint_path"], "x", "name a source of weights"),
         (["classifier", "layer"], "no.such.layer", "has no layer 'no.such.layer'"),
-        (["classifier"], {}, "incomplete or contradicts itself (KeyError"),
+        (["classifier"], {}, "classifier.architecture is missing"),
         (["layer", "variant"], "nothing", "incomplete or contradicts itself (InputError"),
         (["layer", "variant"], "standard", "the saved weights do not fit the classifier"),
         (["layer", "colour"], "red", "incomplete or contradicts itself (TypeError"),

@@ -20,8 +20,8 @@ from memwrap.reproduce.record_files import append_record
 from memwrap.reproduce.records import SHARE, Failure, ImageInfo, RunRecord, read_records
 from memwrap.reproduce.runner import Engine, Loop, Outcome, RunConfig, Status, run_missing
 from memwrap.reproduce.tasks import STANDARD, Task
-from memwrap.runs.evaluation import evaluate_run, finished_model
-from memwrap.runs.folder import open_run
+from memwrap.runs.evaluation import evaluate_run
+from memwrap.runs.run import open_run
 from memwrap.runs.splits import split
 from memwrap.runs.training import begin
 from memwrap.storage.fingerprint import fingerprint
@@ -132,7 +132,7 @@ def test_a_run_is_the_one_that_train_makes_and_evaluate_scores(task: Task, shop:
     shop.run([task])
     assert begin(tmp_path / "run", shop.data, settings, "default").train()
     run = open_run(tmp_path / "run")
-    model = finished_model(run)
+    model = run.model()
     evaluated = evaluate_run(run, model, shop.data, None, "test")
     (record,) = shop.entries
     assert isinstance(record, RunRecord)

@@ -17,8 +17,8 @@ from memwrap.explain.record import PredictionRecord
 from memwrap.models.evaluation import Encoded, draw_memories, drawn_scores
 from memwrap.models.loading import Model
 from memwrap.models.prediction import predict_files
-from memwrap.runs.evaluation import evaluate_run, finished_model, labelled_like
-from memwrap.runs.folder import Run, open_run
+from memwrap.runs.evaluation import evaluate_run, labelled_like
+from memwrap.runs.run import Run, open_run
 from memwrap.runs.training import begin
 from memwrap.training.settings import Settings, with_changes
 
@@ -52,7 +52,7 @@ def train(data: DataSet, tmp_path_factory: pytest.TempPathFactory) -> Train:
         path = tmp_path_factory.mktemp("runs") / "run"
         begin(path, images, with_changes(SETTINGS, changes, "test"), "default").train()
         run = open_run(path)
-        return run, finished_model(run)
+        return run, run.model()
 
     return trained
 
@@ -221,7 +221,7 @@ def test_a_memory_of_one_has_no_explanation_scores(train: Train, data: DataSet) 
 
 def test_judging_leaves_the_model_as_it_was(run: tuple[Run, Model], data: DataSet) -> None:
     opened, _ = run
-    model = finished_model(opened)
+    model = open_run(opened.path).model()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     model.train()
     evaluate_run(opened, model, data, None, "test")
@@ -263,7 +263,7 @@ def test_a_standard_run_needs_no_data_for_other_images(standard: tuple[Run, Mode
 
 def test_a_model_that_has_lost_its_memory_is_refused(run: tuple[Run, Model], data: DataSet) -> None:
     opened, _ = run
-    model = finished_model(opened)
+    model = open_run(opened.path).model()
     model.forget()
     with pytest.raises(RunError, match="the run's model has no memory; the run is damaged"):
         evaluate_run(opened, model, data, None, "test")

@@ -18,7 +18,7 @@ import torch
 
 import memwrap
 from memwrap.data import digits
-from memwrap.runs.folder import open_run
+from memwrap.runs.run import open_run
 from memwrap.runs.training import begin, resume
 from memwrap.storage import checkpoint, log
 from memwrap.training.settings import Settings
@@ -50,6 +50,7 @@ def is_finished(path: Path) -> bool:
 def outcome(path: Path) -> dict[str, Any]:
     """All that a finished run holds, but for names and times."""
     settings, _ = checkpoint.read(path)
+    files = json.loads((path / "model.json").read_text())["files"]
     lines = log.read(path / "metrics.jsonl")
     timeless = [{key: line[key] for key in line if key not in ("seconds", "images_per_second")} for line in lines]
     raw = (path / "metrics.jsonl").read_text().splitlines()
@@ -60,7 +61,7 @@ def outcome(path: Path) -> dict[str, Any]:
         "state": {key: value for key, value in settings["training"].items() if key != "seconds"},
         "metrics": timeless,
         "splits": json.loads((path / "splits.json").read_text()),
-        "tensors": {part: file["sha256"] for part, file in settings["files"].items()},
+        "tensors": {part: file["sha256"] for part, file in files.items()},
     }
 
 

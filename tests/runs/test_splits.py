@@ -3,6 +3,7 @@
 import json
 import re
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from memwrap.data import DataSet, InMemoryImages, LabelledImages, generator
 from memwrap.errors import DataError, RunError
-from memwrap.runs.splits import Splits, from_json, split
+from memwrap.runs.splits import Splits, read_splits, split
 from memwrap.training.settings import VARIANTS, Settings
 
 
@@ -189,10 +190,15 @@ def test_too_few_images_are_named(count: int, settings: dict[str, Any], message:
         split(data, Settings(**settings))
 
 
+def stored(content: object, folder: Path) -> Splits:
+    (folder / "splits.json").write_text(json.dumps(content))
+    return read_splits(folder)
+
+
 @pytest.mark.parametrize("test", [None, 5])
-def test_splits_come_back_from_json(test: int | None) -> None:
+def test_splits_come_back_from_json(test: int | None, tmp_path: Path) -> None:
     splits = split(data_of(LABELS, test), Settings(validation=10, samples=20))
-    back = from_json(json.loads(json.dumps(splits.as_json())))
+    back = stored(splits.as_json(), tmp_path)
     assert lists(back) == lists(splits)
     assert back.own_test == splits.own_test
     assert {getattr(back, name).dtype for name in lists(back)} == {torch.int64}
@@ -220,10 +226,10 @@ GOOD = {"train": [0, 2], "validation": [3], "test": [1], "rest": [4], "own_test"
         {"own_test": True},  # then there is no training image 1
     ],
 )
-def test_splits_that_cannot_be_are_refused(change: dict[str, Any]) -> None:
-    from_json(GOOD)
+def test_splits_that_cannot_be_are_refused(change: dict[str, Any], tmp_path: Path) -> None:
+    stored(GOOD, tmp_path)
     with pytest.raises(RunError):
-        from_json({**GOOD, **change})
+        stored({**GOOD, **change}, tmp_path)
 
 
 def test_a_split_is_not_taken_from_other_data() -> None:
@@ -231,7 +237,7 @@ def test_a_split_is_not_taken_from_other_data() -> None:
     for name, other, message in (
         ("train", data_of(LABELS[:-1], test=5), "the data has 119 training images"),
         ("test", data_of(LABELS, test=6), "the data has 6 test images"),
-        ("test", data_of(LABELS), "the data has no test images of its own any more"),
+        ("test", data_of(LABELS), "the data has no test split any more"),
     ):
         with pytest.raises(RunError, match=re.escape(message)):
             splits.of(other, name)

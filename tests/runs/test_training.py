@@ -16,8 +16,8 @@ from memwrap.data import DataSet, digits, generator
 from memwrap.errors import DataError, NonFiniteError, RunError, SettingsError
 from memwrap.runs import training
 from memwrap.runs.data import data_for, data_of
-from memwrap.runs.evaluation import evaluate_run, finished_model
-from memwrap.runs.folder import open_run
+from memwrap.runs.evaluation import evaluate_run
+from memwrap.runs.run import open_run
 from memwrap.runs.training import begin, resume
 from memwrap.storage import checkpoint, log
 from memwrap.training.settings import Settings, with_changes
@@ -129,7 +129,7 @@ def test_the_same_seed_gives_the_same_numbers_twice(data: DataSet, tmp_path: Pat
     for name in ("first", "second"):
         trained(tmp_path / name, data)
         run = open_run(tmp_path / name)
-        records.append(evaluate_run(run, finished_model(run), data, None, "test") | {"run": ""})
+        records.append(evaluate_run(run, run.model(), data, None, "test") | {"run": ""})
     assert outcome(tmp_path / "first") == outcome(tmp_path / "second")
     assert json.dumps(records[0]) == json.dumps(records[1])
 
@@ -295,9 +295,9 @@ def test_a_finished_run_is_not_resumed(finished: Path, data: DataSet) -> None:
 def test_a_run_that_is_not_finished_has_no_finished_model(data: DataSet, tmp_path: Path) -> None:
     path = tmp_path / "run"
     begin(path, data, SETTINGS, "default").train(after(2))
-    message = f"{path}: the run is not finished, 2 steps are done; go on with: memwrap train --resume --out {path}"
+    message = f"{path}: the run is not finished, 2 steps are done; resume it with: memwrap train --resume --out {path}"
     with pytest.raises(RunError, match=re.escape(message)):
-        finished_model(open_run(path))
+        open_run(path).model()
 
 
 # What cannot come to a good end is refused at the start
@@ -410,7 +410,7 @@ def test_a_run_is_not_gone_on_with_on_other_data(change: Callable[[Path], None],
 def test_data_that_has_moved_is_found_where_it_is_said_to_be(pictures: Path, stopped: Path, tmp_path: Path) -> None:
     trained(tmp_path / "whole", data_for(str(pictures), FEW), FEW)
     pictures.rename(tmp_path / "elsewhere")
-    with pytest.raises(DataError, match="images are no longer at"):
+    with pytest.raises(DataError, match="no longer at"):
         data_of(open_run(stopped))
     data = data_of(open_run(stopped), source=str(tmp_path / "elsewhere"))
     resume(open_run(stopped), data).train()
@@ -462,9 +462,9 @@ def test_lines_of_the_log_can_be_read_while_the_run_goes_on(data: DataSet, tmp_p
 def test_a_run_that_another_process_has_passed_meanwhile_is_not_trained_again(data: DataSet, tmp_path: Path) -> None:
     late = begin(tmp_path / "run", data, SETTINGS, "default")
     assert resume(open_run(tmp_path / "run"), data).train()
-    with pytest.raises(RunError, match="another process has trained here meanwhile"):
+    with pytest.raises(RunError, match="another process has trained here"):
         late.train()
-    finished_model(open_run(tmp_path / "run"))
+    open_run(tmp_path / "run").model()
 
 
 def test_a_plain_classifier_that_diverged_does_not_replace_its_last_good_state(data: DataSet, tmp_path: Path) -> None:
@@ -482,4 +482,5 @@ def test_a_plain_classifier_that_diverged_does_not_replace_its_last_good_state(d
 def test_the_record_says_on_what_and_in_which_precision(data: DataSet, tmp_path: Path) -> None:
     run = begin(tmp_path / "run", data, changed(precision="auto"), "default").run
     stored = open_run(run.path)
-    assert (run.device, run.settings.precision) == (stored.device, stored.settings.precision) == ("cpu", "fp32")
+    assert (run.record.device, run.settings.precision) == ("cpu", "fp32")
+    assert stored.record == run.record

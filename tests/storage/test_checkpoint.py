@@ -201,19 +201,22 @@ DAMAGES = {
     ),
     "another program's file": (
         lambda folder: (folder / "model.json").write_text('{"model_type": "vit"}'),
-        "not a memwrap model",
+        "expected 'memwrap model'",
     ),
-    "no object": (lambda folder: (folder / "model.json").write_text("[1, 2]"), "not a memwrap model"),
+    "no object": (lambda folder: (folder / "model.json").write_text("[1, 2]"), "holds a list"),
     "no text": (lambda folder: (folder / "model.json").write_bytes(b"\xff\xfe\x00"), "cannot be read"),
     "a newer format": (
         lambda folder: change(folder, format_version=2, memwrap="9.0"),
-        "has format version 2, made by memwrap 9.0",
+        "has format version 2, written by memwrap 9.0",
     ),
-    "no list of files": (lambda folder: change(folder, files=None), "lacks its field 'files'; the file is damaged"),
-    "an incomplete list": (lambda folder: change(folder, files={"weights": {"name": "x"}}), "is incomplete"),
+    "no list of files": (lambda folder: change(folder, files=None), "files is None"),
+    "an incomplete list": (
+        lambda folder: change(folder, files={"weights": {"name": "x"}}),
+        "files.weights.name is 'x'",
+    ),
     "a file elsewhere": (
         lambda folder: change(folder, files={"weights": {"name": "../../secret", "bytes": 1, "sha256": ""}}),
-        "names the file '../../secret', which no memwrap model has",
+        "files.weights.name is '../../secret'",
     ),
     "a missing file": (lambda folder: weights_file(folder).unlink(), "cannot be read"),
     "a truncated file": (

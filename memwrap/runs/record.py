@@ -1,0 +1,97 @@
+"""`run.json`: the settings of a run, where its data came from, and what it was made with; written once."""
+
+import platform
+from contextlib import suppress
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Literal
+
+from memwrap.data import PUBLISHED, DataSet
+from memwrap.errors import RunError
+from memwrap.storage.validation import Record, check_format, parse, read_json
+from memwrap.training.settings import ResolvedSettings
+from memwrap.training.trainer import Progress
+from memwrap.version import __version__
+
+RECORD = "run.json"
+FORMAT: Literal["memwrap run"] = "memwrap run"
+FORMAT_VERSION = 1
+
+
+class DataRecord(Record):
+    """Where a run's images came from, and how they were converted."""
+
+    source: str  # a known name, or the absolute path of a folder or zip
+    root: str | None  # where the files of a known name are stored
+    fingerprint: str
+    conversion: dict[str, Any]
+    warnings: tuple[str, ...]
+
+
+class RunDescription(Record, extra="ignore"):
+    """The content of run.json."""
+
+    format: Literal["memwrap run"] = FORMAT
+    format_version: int = FORMAT_VERSION
+    memwrap: str | None = __version__
+    created: str
+    recipe: str
+    settings: ResolvedSettings
+    data: DataRecord
+    classes: tuple[str, ...]
+    versions: dict[str, Any]
+    device: str  # on which it was started: "cpu", or the name of a GPU
+
+
+class TrainingState(Record, extra="ignore"):
+    """How far a run is, stored with every checkpoint in model.json."""
+
+    finished: bool
+    progress: Progress
+    seconds: float  # spent in training
+    remembered: tuple[int, ...] | None = None  # training images in the memory of a finished model
+    remembered_names: tuple[str, ...] | None = None
+
+
+def new_record(recipe: str, settings: ResolvedSettings, data: DataSet, device: str) -> RunDescription:
+    """The record of a run that starts now."""
+    source = data.name if data.name in PUBLISHED else str(Path(data.name).expanduser().absolute())
+    return RunDescription(
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        recipe=recipe,
+        settings=settings,
+        data=DataRecord(
+            source=source,
+            root=data.record.get("root"),
+            fingerprint=data.fingerprint,
+            conversion=data.record,
+            warnings=data.warnings,
+        ),
+        classes=data.classes,
+        versions=versions(),
+        device=device,
+    )
+
+
+def read_record(folder: Path) -> RunDescription:
+    """The record of the run in this folder; a RunError says why there is none."""
+    try:
+        content = read_json(folder / RECORD, RunError)
+    except (FileNotFoundError, NotADirectoryError):
+        raise RunError(f"{folder}: is not a run, as it has no {RECORD}; memwrap train --out makes one") from None
+    check_format(folder / RECORD, content, FORMAT, FORMAT_VERSION, RunError)
+    return parse(RunDescription, content, RunError, folder / RECORD)
+
+
+def versions() -> dict[str, str]:
+    """The versions of Python, of the platform and of the packages that results depend on."""
+    found = {
+        "memwrap": __version__,
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.machine()}",
+    }
+    for package in ("torch", "torchvision", "timm", "numpy", "pillow"):
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
