@@ -181,7 +181,7 @@ def test_odd_names_show_as_they_are(tmp_path: Path) -> None:
 
 def test_what_is_no_run_is_told(trained: Trained, tmp_path: Path) -> None:
     for path in (trained.data, tmp_path / "nowhere"):
-        assert "is no run, as it has no run.json; memwrap train --out makes one" in fails(4, "evaluate", path)
+        assert "is not a run, as it has no run.json; memwrap train --out makes one" in fails(4, "evaluate", path)
 
 
 def test_the_data_that_a_run_was_trained_on_is_not_judged_whole(trained: Trained) -> None:

@@ -398,7 +398,7 @@ def test_a_run_that_is_not_finished_cannot_explain(trained: Trained, tmp_path: P
 
 
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
-    assert "is no run, as it has no run.json" in fails(4, "explain", tmp_path)
+    assert "is not a run, as it has no run.json" in fails(4, "explain", tmp_path)
 
 
 def test_a_split_without_images_is_refused_before_images_are_read(trained: Trained) -> None:

@@ -146,7 +146,7 @@ def test_other_things_are_not_trained_into(data: Path, out: Path, kind: str) -> 
         out.write_text("precious")
     else:
         (out / "precious").mkdir(parents=True)
-    assert "exists and is no run of memwrap's" in fails(4, "train", data, "--out", out, *QUICK)
+    assert "exists and is not a run of memwrap" in fails(4, "train", data, "--out", out, *QUICK)
     assert out.read_text() == "precious" if kind == "file" else (out / "precious").exists()
 
 
@@ -185,7 +185,7 @@ def test_a_finished_run_is_not_gone_on_with(trained: Trained) -> None:
 
 
 def test_what_is_no_run_is_not_gone_on_with(tmp_path: Path) -> None:
-    assert "is no run" in fails(4, "train", "--resume", "--out", tmp_path / "nowhere")
+    assert "is not a run" in fails(4, "train", "--resume", "--out", tmp_path / "nowhere")
 
 
 @pytest.fixture

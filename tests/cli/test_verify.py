@@ -96,10 +96,10 @@ def test_a_run_that_is_gone_is_an_error(edited: Path, tmp_path: Path) -> None:
     gone = tmp_path / Path(record.run).name
     edited.write_text(render(record.model_copy(update={"run": str(gone)})))
     message = fails(4, "verify", edited)
-    assert f"{gone}: is no run" in message
+    assert f"{gone}: is not a run" in message
     assert "--run" in message
     other = fails(4, "verify", edited, "--run", tmp_path / "nowhere")
-    assert "nowhere: is no run" in other
+    assert "nowhere: is not a run" in other
     assert "--run" not in other
     assert run("verify", edited, "--run", record.run).code == 0, "where the run was is for it to say"
 
