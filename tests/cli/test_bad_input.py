@@ -34,7 +34,7 @@ from tests.cli import (
 from tests.cli.conftest import Trained
 from tests.data.test_download import Server
 from tests.data.test_download import server as server  # the fixture
-from tests.data.test_folders import huge_picture
+from tests.data.test_scan import huge_picture
 from tests.data.test_published import svhn_server as svhn_server  # likewise
 
 
