@@ -34,8 +34,8 @@ from tests.cli import (
 from tests.cli.conftest import Trained
 from tests.data.test_download import Server
 from tests.data.test_download import server as server  # the fixture
-from tests.data.test_scan import huge_picture
 from tests.data.test_published import svhn_server as svhn_server  # likewise
+from tests.data.test_scan import huge_picture
 
 
 def refuses(code: int, data: object, out: Path, *flags: object) -> str:
