@@ -1,19 +1,28 @@
-# Every target does its own set-up: on a machine with Python 3.11 or newer, any of them may be run first.
+# Every target installs what it needs: on a machine with Python 3.11 or newer, any of them may be run first.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check install bench clean
+.PHONY: demo test test-slow test-all check docs install bench clean
 
 demo: install
 	$(BIN)/memwrap demo
 
 test: install
-	$(BIN)/python -m pytest -n 2 -q
+	$(BIN)/python -m pytest -n 2 -q -m "not slow"
+
+# Tests in a browser, with killed processes and full disks.
+test-slow: install
+	$(BIN)/python -m pytest -n 2 -q -m slow
+
+test-all: test test-slow
 
 check: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: install
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: install
 	$(BIN)/python benchmarks/layer.py
@@ -21,12 +30,12 @@ bench: install
 
 install: .venv/installed
 
-# Anew whenever what is to be installed has changed.
+# Again whenever what is to be installed has changed.
 .venv/installed: pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit(f"memwrap needs Python 3.11 or newer, and $(PYTHON) is {sys.version.split()[0]}; say which, as in: make PYTHON=python3.12 $(MAKECMDGOALS)")'
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit(f"memwrap needs Python 3.11 or newer, but $(PYTHON) is {sys.version.split()[0]}; choose another, as in: make PYTHON=python3.12 $(MAKECMDGOALS)")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,docs]'
 	@touch $@
 
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist site
