@@ -24,7 +24,7 @@ _FILES = {
 }
 
 # The attribute of a classifier that holds the arguments of `create`, outside its modules and its state_dict.
-_ARGUMENTS = "memwrap_arguments"
+ARGUMENTS_ATTRIBUTE = "memwrap_arguments"
 
 
 def names() -> list[str]:
@@ -49,13 +49,14 @@ def create(name: str, num_classes: int, channels: int = 3, **arguments: Any) -> 
         builder: Callable[[int, int], Classifier] = getattr(import_module(f"memwrap.encoders.{_FILES[name]}"), name)
         classifier = builder(num_classes, channels)
     structure = {key: value for key, value in arguments.items() if key not in WEIGHT_SOURCES}
-    classifier.__dict__[_ARGUMENTS] = {"name": name, "num_classes": num_classes, "channels": channels, **structure}
+    created_with = {"name": name, "num_classes": num_classes, "channels": channels, **structure}
+    classifier.__dict__[ARGUMENTS_ATTRIBUTE] = created_with
     return classifier
 
 
 def create_arguments(classifier: nn.Module) -> dict[str, Any] | None:
     """The arguments that `create` built this classifier with, except sources of weights; None if it did not."""
-    return classifier.__dict__.get(_ARGUMENTS)
+    return classifier.__dict__.get(ARGUMENTS_ATTRIBUTE)
 
 
 def create_untrained(name: str, **arguments: Any) -> nn.Module:

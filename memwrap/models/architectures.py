@@ -17,11 +17,12 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from memwrap.encoders import TIMM, create_arguments, create_untrained
+from memwrap.encoders.registry import ARGUMENTS_ATTRIBUTE
 from memwrap.errors import LoadError, brief
 from memwrap.models.surgery.modules import remove_layer
 
 # Attributes that change in use, and say nothing of what a network computes.
-_PASSING = ("training", "grad_checkpointing", "gradient_checkpointing", "memwrap_recipe")
+_PASSING = ("training", "grad_checkpointing", "gradient_checkpointing", ARGUMENTS_ATTRIBUTE)
 
 # Settings of transformers that may make it load more than its own code.
 _FETCHING = re.compile(r"_implementation$|^quantization_config$|backbone|^model_args$|^auto_map$")

@@ -176,7 +176,22 @@ def test_enough_architectures_are_tried() -> None:
     assert len(WRAPPED) + len(REFUSED) >= 30
 
 
-@pytest.mark.parametrize("case", WRAPPED)
+# One of each kind of network in `make test`, all of them in `make test-slow`.
+FEW = {
+    *LAST_LAYERS,
+    "timm resnet10t",
+    "timm vit_tiny_patch16_224",
+    "timm mixer_s32_224",
+    "timm by our name",
+    "timm with arguments",
+    "torchvision resnet18",
+    "torchvision swin_t",
+    *(case for case in WRAPPED if case.startswith("transformers")),
+}
+CASES = [case if case in FEW else pytest.param(case, marks=pytest.mark.slow) for case in WRAPPED]
+
+
+@pytest.mark.parametrize("case", CASES)
 def test_trains_remembers_saves_and_loads(case: str, tmp_path: Path) -> None:
     classifier = WRAPPED[case]()
     model = memwrap.wrap(classifier, example=torch.zeros(2, 3, 96, 96) if case in ANY_SIZE else None).train()
