@@ -16,7 +16,7 @@ from urllib.request import Request, urlopen
 
 from memwrap.data.progress import Report
 from memwrap.errors import DataError, brief
-from memwrap.storage.locks import alone
+from memwrap.storage.locks import exclusive
 from memwrap.version import __version__
 
 STALL_SECONDS = 30.0  # a server that sends nothing for this long is given up
@@ -36,7 +36,7 @@ def download(url: str, target: Path, md5: str | None, progress: Report | None = 
         if is_complete(target, md5):  # also where nothing can be written, not even a lock
             return
         target.parent.mkdir(parents=True, exist_ok=True)
-        with alone(target, waiting=lambda: report(_size(part), None)):
+        with exclusive(target, waiting=lambda: report(_size(part), None)):
             if not is_complete(target, md5):  # another process may have downloaded it meanwhile
                 _fetch(url, part, target, md5, report)
     except OSError as error:

@@ -16,7 +16,7 @@ from memwrap.data.dataset import DataSet, InMemoryImages, LabelledImages
 from memwrap.data.download import download
 from memwrap.data.progress import Progress, track_progress
 from memwrap.errors import DataError, brief
-from memwrap.storage.locks import alone
+from memwrap.storage.locks import exclusive
 
 Arrays = tuple[Tensor, Tensor]  # pixels uint8 (N, C, H, W), labels int64 (N,), both contiguous
 
@@ -131,7 +131,7 @@ def _download(url: str, file: Path, md5: str, progress: Progress | None) -> None
 
 def _unpack(archive: Path, read: Callable[[], object]) -> None:
     """Unpack next to the archive, unless another process did so while this one waited."""
-    with alone(archive):
+    with exclusive(archive):
         try:
             read()
         except RuntimeError:

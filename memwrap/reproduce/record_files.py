@@ -15,7 +15,7 @@ from typing import Any
 
 from memwrap.errors import SaveError
 from memwrap.reproduce.records import Failure, RunRecord, to_json
-from memwrap.storage.locks import alone, alone_if_free
+from memwrap.storage.locks import exclusive, exclusive_if_free
 
 RESERVE = 1 << 20  # bytes, enough for a hundred records
 
@@ -25,7 +25,7 @@ def append_record(path: Path, entry: RunRecord | Failure) -> None:
     content = (json.dumps(to_json(entry), allow_nan=False) + "\n").encode()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with alone(path), path.open("ab+", buffering=0) as file:
+        with exclusive(path), path.open("ab+", buffering=0) as file:
             # A line that a killed process or a full disk cut short must not swallow this one.
             content = content if _ends_with_newline(file) else b"\n" + content
             _write_all(file, content)
@@ -40,7 +40,7 @@ def claim(path: Path) -> Iterator[bool]:
     with ExitStack() as held:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            is_only = held.enter_context(alone_if_free(path.with_name(f"{path.name}.runs")))
+            is_only = held.enter_context(exclusive_if_free(path.with_name(f"{path.name}.runs")))
         except OSError as error:
             raise _not_writable(path, error) from error
         yield is_only
@@ -50,7 +50,7 @@ def check_writable(path: Path) -> None:
     """Raise a SaveError now if lines could not be appended later, or if the disk is nearly full."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with alone(path), path.open("ab"), tempfile.TemporaryFile(dir=path.parent, buffering=0) as probe:
+        with exclusive(path), path.open("ab"), tempfile.TemporaryFile(dir=path.parent, buffering=0) as probe:
             _write_all(probe, bytes(RESERVE))
     except OSError as error:
         raise _not_writable(path, error) from error

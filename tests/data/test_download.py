@@ -20,7 +20,7 @@ from memwrap.data import download as module
 from memwrap.data.download import download
 from memwrap.errors import DataError
 from memwrap.storage import locks
-from memwrap.storage.locks import alone
+from memwrap.storage.locks import exclusive
 
 CONTENT = bytes(range(256)) * 4000  # 1,024,000 bytes: more than one block, and more than a socket buffers at once
 MD5 = hashlib.md5(CONTENT).hexdigest()
@@ -362,7 +362,7 @@ def test_alone_admits_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     def enter(number: int) -> None:
         for _ in range(20):
-            with alone(tmp_path / "thing"):
+            with exclusive(tmp_path / "thing"):
                 within.append(number)
                 time.sleep(0.0005)
                 most.append(len(within))

@@ -17,7 +17,7 @@ from memwrap.reproduce.record_files import append_record, check_writable
 from memwrap.reproduce.records import NEWER_SETTINGS, Records, parse_line, read_records, score, to_json
 from memwrap.reproduce.tasks import Task
 from memwrap.runs.drawn import SUBSET, WHOLE
-from memwrap.storage.locks import alone
+from memwrap.storage.locks import exclusive
 from memwrap.training.settings import Settings
 from tests.reproduce.records import TASK, drawn, failed, metrics_for, recorded
 
@@ -65,7 +65,7 @@ def test_several_may_add_at_the_same_time(path: Path) -> None:
 def test_who_adds_waits_for_another_who_does(path: Path) -> None:
     path.parent.mkdir()
     with ThreadPoolExecutor(1) as pool:
-        with alone(path):
+        with exclusive(path):
             adding = pool.submit(append_record, path, recorded())
             wait([adding], timeout=0.5)
             assert not adding.done()
