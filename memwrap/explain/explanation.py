@@ -19,7 +19,7 @@ from memwrap.nn.layer import Reading
 from memwrap.nn.precision import to_full_precision
 
 if TYPE_CHECKING:
-    from memwrap.explain.record import ExplanationRecord, HeatmapRecord
+    from memwrap.explain.record import ExplanationRecord
 
 # How far rounding may move logits, relative to the largest, when samples of weight zero are removed; in half precision
 # this many times the machine epsilon.
@@ -161,16 +161,15 @@ class Explanation:
         memory_names: Sequence[str] | None = None,
         label: int | None = None,
         path: str | None = None,
-        heatmap: "HeatmapRecord | None" = None,
     ) -> "ExplanationRecord":
         """The explanation as plain data (pydantic), with its flip set, check and sentences.
 
         class_names: numbers if None. memory_names: file names of the memory's images. label: the human's, if known.
-        path: the image's name. heatmap: how its heatmaps were made, if there are any.
+        path: the image's name.
         """
         from memwrap.explain.record import explanation_record  # pydantic takes time to import
 
-        return explanation_record(self, class_names, memory_names, label, path, heatmap)
+        return explanation_record(self, class_names, memory_names, label, path)
 
     def _shares(self, samples: Tensor) -> Tensor | None:
         """(n, C)"""

@@ -1,7 +1,7 @@
 """An explanation as plain typed data: what the terminal, `--json`, the figure, the report and `verify` read."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, computed_field
 
@@ -122,7 +122,7 @@ class ExplanationRecord(PredictionRecord):
     samples: tuple[SampleRecord, ...]
     flip_set: FlipSetRecord
     check: CheckRecord
-    heatmap: HeatmapRecord | None
+    heatmap: HeatmapRecord | None = None
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -174,14 +174,14 @@ class ExplanationRecord(PredictionRecord):
         kinds = (self.example, self.counterfactual)
         return (*strongest, *(each for each in kinds if each is not None and each not in strongest))
 
-    def further_title(self, sample: SampleRecord) -> str:
-        """Why a sample is shown that is not among the strongest."""
-        return f"further down: the strongest of {'another' if self.is_other(sample) else 'the predicted'} class"
-
     def hidden_samples(self, count: int) -> tuple[SampleRecord, ...]:
         """The samples that `shown_samples` leaves out."""
         shown = self.shown_samples(count)
         return tuple(sample for sample in self.samples if sample not in shown)
+
+    def further_title(self, sample: SampleRecord) -> str:
+        """Why a sample is shown that is not among the strongest."""
+        return f"further down: the strongest of {'another' if self.is_other(sample) else 'the predicted'} class"
 
 
 def explanation_record(
@@ -190,49 +190,37 @@ def explanation_record(
     memory_names: Sequence[str] | None,
     label: int | None,
     path: str | None,
-    heatmap: HeatmapRecord | None,
 ) -> ExplanationRecord:
     """The record of one explanation; see `Explanation.record`."""
 
-    def name(number: int | None) -> str | None:
-        return None if number is None else _class_name(class_names, number)
+    def name(number: int | None) -> Any:
+        return None if number is None else class_names[number] if class_names else str(number)
 
     def sample_record(sample: "MemorySample") -> SampleRecord:
-        return SampleRecord(
-            index=sample.index,
-            file=None if memory_names is None else memory_names[sample.index],
-            label=sample.label,
-            label_name=_class_name(class_names, sample.label),
-            prediction=sample.prediction,
-            prediction_name=name(sample.prediction),
-            weight=sample.weight,
-            effect=sample.effect,
-            shares=None if sample.shares is None else tuple(sample.shares.tolist()),
-        )
+        fields = {**vars(sample), "shares": None if sample.shares is None else sample.shares.tolist()}
+        file = None if memory_names is None else memory_names[sample.index]
+        return SampleRecord(file=file, label_name=name(sample.label), prediction_name=name(sample.prediction), **fields)
 
-    probabilities = explanation.probabilities.tolist()
-    flip_set, check = explanation.flip_set, explanation.check()
+    prediction, probabilities = explanation.prediction, explanation.probabilities.tolist()
+    others = [number for number in range(len(probabilities)) if number != prediction]
+    second = max(others, key=lambda number: probabilities[number], default=None)
+    flip_set = explanation.flip_set
     return ExplanationRecord(
         path=path,
-        prediction=explanation.prediction,
-        prediction_name=_class_name(class_names, explanation.prediction),
-        probability=probabilities[explanation.prediction],
+        prediction=prediction,
+        prediction_name=name(prediction),
+        probability=probabilities[prediction],
         uncertain=explanation.uncertain,
         label=label,
         label_name=name(label),
         probabilities=tuple(probabilities),
-        second=_second(probabilities, explanation.prediction, class_names),
-        memory_size=len(explanation.weights),
+        second=None
+        if second is None
+        else ClassRecord(prediction=second, prediction_name=name(second), probability=probabilities[second]),
+        memory_size=explanation.ablation.memory_size,
         samples=tuple(map(sample_record, explanation.samples)),
-        flip_set=FlipSetRecord(
-            indices=flip_set.indices,
-            prediction=flip_set.prediction,
-            prediction_name=name(flip_set.prediction),
-            proven=flip_set.proven,
-            tried=flip_set.tried,
-        ),
-        check=CheckRecord.model_validate(check, from_attributes=True),
-        heatmap=heatmap,
+        flip_set=FlipSetRecord(prediction_name=name(flip_set.prediction), **vars(flip_set)),
+        check=CheckRecord(**vars(explanation.check())),
     )
 
 
@@ -248,17 +236,3 @@ def heatmap_record(attribution: "Attribution", deletion: "Deletion") -> HeatmapR
         still=attribution.still,
         deletion=DeletionRecord(score=deletion.score, random_score=deletion.random_score),
     )
-
-
-def _second(probabilities: Sequence[float], prediction: int, class_names: Sequence[str] | None) -> ClassRecord | None:
-    others = [number for number in range(len(probabilities)) if number != prediction]
-    if not others:
-        return None
-    second = max(others, key=lambda number: probabilities[number])
-    return ClassRecord(
-        prediction=second, prediction_name=_class_name(class_names, second), probability=probabilities[second]
-    )
-
-
-def _class_name(class_names: Sequence[str] | None, number: int) -> str:
-    return class_names[number] if class_names else str(number)

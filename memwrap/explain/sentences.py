@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -36,11 +37,9 @@ def comparison_sentence(record: "ExplanationRecord") -> str:
 
 def strongest_other(record: "ExplanationRecord") -> tuple[str, float]:
     """The other class with most weight in sum, of equal ones the lower, and that weight."""
-    sums: dict[tuple[int, str], float] = {}
-    for sample in record.samples:
-        if sample.prediction not in (None, record.prediction):
-            key = sample.prediction or 0, sample.prediction_name or ""
-            sums[key] = sums.get(key, 0.0) + sample.weight
+    sums: dict[tuple[int, str], float] = defaultdict(float)
+    for sample in filter(record.is_other, record.samples):
+        sums[sample.prediction or 0, sample.prediction_name or ""] += sample.weight
     (_, name), weight = max(sums.items(), key=lambda each: (each[1], -each[0][0]))
     return name, weight
 

@@ -1,7 +1,7 @@
 """From a run and some images to the record of a report."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,6 @@ from torch import Tensor
 from memwrap.data import Progress, generator, track_progress
 from memwrap.errors import InputError, NoMemoryError
 from memwrap.explain.attribution import Attribution, Deletion, deletion, heatmaps, positive_map
-from memwrap.explain.explanation import Explanation
 from memwrap.explain.record import ExplanationRecord, MemoryImageRecord, heatmap_record
 from memwrap.models.classifier import MemoryClassifier
 from memwrap.nn.memory import RememberedMemory
@@ -98,29 +97,29 @@ def explain_inputs(
     source: Source, inputs: Inputs, shown: int, options: HeatmapOptions | None, progress: Progress | None = None
 ) -> tuple[list[ExplanationRecord], list[Attribution]]:
     """The explanation of each input, and its heatmaps if there are options."""
-    model = source.model
+    model, labels, records = source.model, inputs.label_list, []
     _check_inputs(model, inputs)
     images = model.get_transform()(inputs.pixels.to(model.reference.device))
     # In full precision: `verify` may run on another device.
     with exact_products(model.reference), exact_convolutions(model.reference):
-        # One by one, so that no image's numbers depend on the others of its report.
-        explanations = [each for image in images for each in model.explain(image.unsqueeze(0))]
-        maps = [] if options is None else _heatmaps(model, images, explanations, shown, options, progress)
-        records = []
-        with track_progress(progress, "searching flip sets") as report:
-            for row, explanation in enumerate(explanations):
-                records.append(
-                    explanation.record(
-                        class_names=model.classes,
-                        memory_names=source.memory_names,
-                        label=None if inputs.label_list is None else inputs.label_list[row],
-                        path=inputs.names[row],
-                        heatmap=heatmap_record(*maps[row]) if maps else None,
-                    )
+        with track_progress(progress, "explaining") as report:
+            # One by one, so that no image's numbers depend on the others of its report.
+            for row, image in enumerate(images):
+                (explanation,) = model.explain(image.unsqueeze(0))
+                record = explanation.record(
+                    class_names=model.classes,
+                    memory_names=source.memory_names,
+                    label=None if labels is None else labels[row],
+                    path=inputs.names[row],
                 )
+                records.append(record)
                 if report is not None:
-                    report(len(records), len(explanations))
-    return records, [attribution for attribution, _ in maps]
+                    report(len(records), len(images))
+        if options is None:
+            return records, []
+        maps, deletions = _heatmaps(model, images, records, shown, options, progress)
+    heats = map(heatmap_record, maps, deletions)
+    return [each.model_copy(update={"heatmap": heat}) for each, heat in zip(records, heats, strict=True)], maps
 
 
 def hashes(model: MemoryClassifier, inputs: Inputs) -> Hashes:
@@ -162,22 +161,14 @@ def _memory_image(source: Source, memory: RememberedMemory, index: int) -> Memor
 def _heatmaps(
     model: MemoryClassifier,
     images: Tensor,
-    explanations: Sequence[Explanation],
+    records: Sequence[ExplanationRecord],
     shown: int,
     options: HeatmapOptions,
     progress: Progress | None,
-) -> list[tuple[Attribution, Deletion]]:
+) -> tuple[list[Attribution], list[Deletion]]:
     with track_progress(progress, "heatmaps") as report:
-        maps = heatmaps(
-            model,
-            images,
-            [_shown_indices(explanation, shown) for explanation in explanations],
-            method=options.method,
-            baseline=options.baseline,
-            tolerance=options.tolerance,
-            max_steps=options.max_steps,
-            progress=report,
-        )
+        samples = [[sample.index for sample in each.shown_samples(shown)] for each in records]
+        maps = heatmaps(model, images, samples, **asdict(options), progress=report)
     deletions = []
     with track_progress(progress, "deleting pixels") as report:
         for row, (each, image) in enumerate(zip(maps, images, strict=True)):
@@ -185,14 +176,7 @@ def _heatmaps(
             deletions.append(deletion(model, image, each.input, draws, options.baseline, RANDOM_ORDERS))
             if report is not None:
                 report(len(deletions), len(maps))
-    return list(zip(maps, deletions, strict=True))
-
-
-def _shown_indices(explanation: Explanation, shown: int) -> list[int]:
-    """The samples that `ExplanationRecord.shown_samples` shows."""
-    indices = [sample.index for sample in explanation.samples[:shown]]
-    kinds = (explanation.example, explanation.counterfactual)
-    return indices + [each.index for each in kinds if each is not None and each.index not in indices]
+    return maps, deletions
 
 
 def _pictures(names: Sequence[str], pixels: Tensor, memory: Tensor, maps: Sequence[Attribution]) -> dict[str, str]:

@@ -103,6 +103,18 @@ def test_with_a_linear_head_shares_add_up_to_the_logits() -> None:
         assert total.tolist() == pytest.approx(each.logits.tolist(), abs=1e-4)
 
 
+def test_with_memory_removed_indices_are_those_of_the_whole_memory(model: MemoryClassifier) -> None:
+    image = model.transform(noise(1))
+    removed = [sample.index for sample in model.explain(image)[0].samples[:2]]
+    keep = torch.ones(30, dtype=torch.bool)
+    keep[removed] = False
+    record = model.explain(image, keep=keep)[0].record(memory_names=FILES)
+    assert record.memory_size == 28
+    assert not {sample.index for sample in record.samples} & set(removed)
+    assert all(sample.file == f"{sample.index}.png" for sample in record.samples)
+    assert record.check.kept + record.check.left_out == 28
+
+
 def test_nothing_has_to_be_given(model: MemoryClassifier) -> None:
     record = explanations(model, 1)[0].record()
     assert record.prediction_name == str(record.prediction)

@@ -160,7 +160,7 @@ def test_progress_is_reported_for_all_that_takes_time(model: MemoryClassifier) -
         yield lambda done, total: seen[title].append((done, total))
 
     create_report(Source("run", model), INPUTS, heatmaps=STEPS, progress=progress)
-    assert list(seen) == ["heatmaps", "deleting pixels", "searching flip sets"]
+    assert list(seen) == ["explaining", "heatmaps", "deleting pixels"]
     assert list(seen.values()) == [[(1, 2), (2, 2)]] * 3
 
 

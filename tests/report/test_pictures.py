@@ -160,7 +160,7 @@ def uri_of(picture: Image.Image, kind: str, **options: object) -> str:
     ids=["nothing", "no content", "empty", "no base64", "no picture", "some base64", "a drawing", "cut"],
 )
 def test_what_is_no_picture_is_refused(uri: str) -> None:
-    with pytest.raises(DataError, match="a picture in the report cannot be trusted: it "):
+    with pytest.raises(DataError, match="a picture in the report cannot be trusted: "):
         pixels_in(uri)
 
 
