@@ -28,7 +28,11 @@ ARGUMENTS_ATTRIBUTE = "memwrap_arguments"
 
 
 def names() -> list[str]:
-    """The names that `create` takes, besides `timm:NAME`."""
+    """The names that `create` takes, besides `timm:NAME`.
+
+    >>> "resnet18" in names()
+    True
+    """
     return list(_FILES)
 
 
@@ -37,6 +41,9 @@ def create(name: str, num_classes: int, channels: int = 3, **arguments: Any) -> 
 
     name: one of `names()`, which are made for small images, about 32x32; or `timm:NAME` for a model of timm, whose
     `create_model` gets the other arguments (`pretrained=True`, `img_size=64`, ...).
+
+    >>> create("tiny", num_classes=4)(torch.zeros(2, 3, 32, 32)).shape
+    torch.Size([2, 4])
     """
     check_sizes(num_classes=num_classes, channels=channels)
     if name.startswith(TIMM):

@@ -21,7 +21,11 @@ from memwrap.metrics.checks import (
 
 
 def predict_classes(logits: Tensor) -> Tensor:
-    """The most likely class of each input, the first of several. logits (B, C) -> (B,), int64"""
+    """The most likely class of each input, the first of several. logits (B, C) -> (B,), int64
+
+    >>> predict_classes(torch.tensor([[0.2, 0.9], [1.5, 1.5]]))
+    tensor([1, 0])
+    """
     check_tensor("logits", logits, "(B, C)", "floating point")
     if count := int((nan := logits.isnan().any(1)).sum()):
         raise NonFiniteError(f"logits of {count} of {len(nan)} inputs are NaN; there is no class to predict")
@@ -29,7 +33,11 @@ def predict_classes(logits: Tensor) -> Tensor:
 
 
 def accuracy(predictions: Tensor, labels: Tensor) -> float:
-    """The fraction of inputs whose prediction is their label. predictions (B,), labels (B,)"""
+    """The fraction of inputs whose prediction is their label. predictions (B,), labels (B,)
+
+    >>> accuracy(torch.tensor([0, 1, 1, 2]), torch.tensor([0, 1, 2, 2]))
+    0.75
+    """
     return fraction(correct_predictions(predictions, labels))
 
 
@@ -37,6 +45,10 @@ def confusion(predictions: Tensor, labels: Tensor, num_classes: int) -> Tensor:
     """The confusion matrix: entry [i, j] counts inputs of class i that were predicted as j.
 
     predictions (B,), labels (B,) -> counts (C, C), int64
+
+    >>> confusion(torch.tensor([0, 1, 1]), torch.tensor([0, 0, 1]), num_classes=2)
+    tensor([[1, 1],
+            [0, 1]])
     """
     num_classes = check_count("num_classes", num_classes)
     predictions = check_classes("predictions", predictions, num_classes)
@@ -47,7 +59,11 @@ def confusion(predictions: Tensor, labels: Tensor, num_classes: int) -> Tensor:
 
 
 def class_accuracies(confusion_counts: Tensor) -> list[float | None]:
-    """The accuracy on the inputs of each class, None for a class without inputs. confusion_counts (C, C)"""
+    """The accuracy on the inputs of each class, None for a class without inputs. confusion_counts (C, C)
+
+    >>> class_accuracies(torch.tensor([[3, 1, 0], [0, 2, 0], [0, 0, 0]]))
+    [0.75, 1.0, None]
+    """
     check_tensor("confusion_counts", confusion_counts, "(C, C)", "integer")
     if len(confusion_counts) != confusion_counts.shape[1] or bool((confusion_counts < 0).any()):
         raise InputError(
@@ -63,6 +79,9 @@ def calibration_error(probabilities: Tensor, labels: Tensor, bins: int = 15) -> 
 
     Confidence is the largest probability. Its range is cut into bins of equal width, which include their upper edge;
     each counts by its share of the inputs (Guo et al. 2017, eq. 3). probabilities (B, C), labels (B,)
+
+    >>> calibration_error(torch.tensor([[0.75, 0.25], [0.75, 0.25]]), torch.tensor([0, 1]))
+    0.25
     """
     bins, probabilities = check_count("bins", bins), check_probabilities(probabilities)
     labels = check_classes("labels", labels, probabilities.shape[1])
@@ -82,6 +101,9 @@ def one_minus_confidence(logits: Tensor) -> Tensor:
     """The probability of all classes but the predicted one, as an uncertainty. logits (B, C) -> (B,), float64
 
     Summed over those classes, it distinguishes even confidences that round to one.
+
+    >>> one_minus_confidence(torch.tensor([[0.0, 0.0]]))
+    tensor([0.5000], dtype=torch.float64)
     """
     predictions = predict_classes(logits).unsqueeze(1)
     return logits.detach().double().softmax(1).scatter(1, predictions, 0).sum(1)
@@ -91,6 +113,9 @@ def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
     """Mean and standard deviation, for example of the accuracies of several runs.
 
     The deviation is that of the values themselves (ddof = 0), as in the paper; that of a single value is 0.
+
+    >>> mean_and_spread([0.5, 0.75])
+    (0.625, 0.125)
     """
     if len(values) == 0:
         raise InputError("values is empty; expected at least one number")

@@ -45,7 +45,11 @@ class MemoryUse:
 
 
 def top_samples(weights: Tensor) -> Tensor:
-    """The index of each input's strongest memory sample, the first of several. weights (B, M) -> (B,), int64"""
+    """The index of each input's strongest memory sample, the first of several. weights (B, M) -> (B,), int64
+
+    >>> top_samples(torch.tensor([[0.2, 0.8, 0.0], [0.5, 0.5, 0.0]]))
+    tensor([1, 0])
+    """
     return first_argmax(check_weights(weights))
 
 
@@ -53,6 +57,10 @@ def top_is_counterfactual(weights: Tensor, predictions: Tensor, memory_predictio
     """Whether the model predicts another class for each input's strongest memory sample than for the input.
 
     weights (B, M), predictions (B,), memory_predictions (M,), or (B, M) of a memory for each input -> (B,), bool
+
+    >>> weights, predictions = torch.tensor([[0.2, 0.8], [0.9, 0.1]]), torch.tensor([0, 0])
+    >>> top_is_counterfactual(weights, predictions, memory_predictions=torch.tensor([0, 1]))
+    tensor([ True, False])
     """
     weights, predictions, memory_predictions = _check_explained(weights, predictions, memory_predictions)
     return memory_predictions.gather(1, first_argmax(weights).unsqueeze(1)).squeeze(1) != predictions
@@ -62,6 +70,9 @@ def counterfactual_weight(weights: Tensor, predictions: Tensor, memory_predictio
     """The fraction, from 0 to 1, of each input's weight that is on counterfactuals.
 
     weights (B, M), predictions (B,), memory_predictions (M,) or (B, M) -> (B,), float64
+
+    >>> counterfactual_weight(torch.tensor([[0.25, 0.75]]), torch.tensor([0]), torch.tensor([0, 1]))
+    tensor([0.7500], dtype=torch.float64)
     """
     weights, predictions, memory_predictions = _check_explained(weights, predictions, memory_predictions)
     weights, counterfactual = weights.double(), memory_predictions != predictions.unsqueeze(1)
@@ -75,6 +86,10 @@ def explanation_scores(counterfactual: Tensor, predictions: Tensor, labels: Tens
     """The paper's explanation metrics (sec. 4.3).
 
     counterfactual (B,), bool: the result of `top_is_counterfactual`. predictions (B,), labels (B,)
+
+    >>> flags, predictions = torch.tensor([False, False, True]), torch.tensor([0, 1, 1])
+    >>> explanation_scores(flags, predictions, labels=torch.tensor([0, 1, 0])).example_accuracy
+    1.0
     """
     check_tensor("counterfactual", counterfactual, "(B,)", "bool")
     correct = correct_predictions(predictions, labels)
@@ -93,6 +108,9 @@ def majority_vote(weights: Tensor, memory_predictions: Tensor, num_classes: int)
 
     Ties go to the class with the larger sum of weights, then to the lower class number.
     weights (B, M), memory_predictions (M,) or (B, M) -> (B,), int64
+
+    >>> majority_vote(torch.tensor([[0.5, 0.3, 0.2]]), torch.tensor([0, 1, 1]), num_classes=2)
+    tensor([1])
     """
     num_classes = check_count("num_classes", num_classes)
     weights, memory_predictions = check_memory(weights, memory_predictions, num_classes)
@@ -108,6 +126,9 @@ def memory_use(total_weights: Tensor, used_samples: Tensor) -> MemoryUse:
 
     total_weights (M,): each sample's weights summed over all inputs. used_samples (B,), integer: the number of samples
     with a positive weight for each input.
+
+    >>> memory_use(torch.tensor([2.0, 2.0, 0.0, 0.0]), torch.tensor([2, 2, 2, 2])).effective_samples
+    2.0
     """
     check_tensor("total_weights", total_weights, "(M,)", "floating point")
     check_tensor("used_samples", used_samples, "(B,)", "integer")

@@ -37,6 +37,10 @@ def selective_scores(uncertainty: Tensor, predictions: Tensor, labels: Tensor) -
 
     uncertainty (B,): larger for inputs to leave out earlier, in any unit. Equally uncertain inputs are in random order:
     the result is the mean over all such orders, and does not depend on the order of the inputs.
+
+    >>> uncertainty, predictions = torch.tensor([0.1, 0.2, 0.3, 0.9]), torch.tensor([0, 0, 0, 0])
+    >>> selective_scores(uncertainty, predictions, labels=torch.tensor([0, 0, 0, 1])).area
+    0.0625
     """
     uncertainty, wrong = check_uncertainty(uncertainty), ~correct_predictions(predictions, labels).cpu()
     check_lengths(uncertainty=uncertainty, predictions=wrong)
@@ -55,6 +59,10 @@ def flag_scores(counterfactual: Tensor, uncertainty: Tensor, predictions: Tensor
 
     counterfactual (B,), bool: the result of `top_is_counterfactual`. uncertainty (B,): that of `one_minus_confidence`;
     ties are in random order, as in `selective_scores`. predictions (B,), labels (B,)
+
+    >>> flags, uncertainty = torch.tensor([False, False, True]), torch.tensor([0.1, 0.2, 0.9])
+    >>> flag_scores(flags, uncertainty, torch.tensor([0, 0, 0]), labels=torch.tensor([0, 0, 1])).accuracy
+    1.0
     """
     check_tensor("counterfactual", counterfactual, "(B,)", "bool")
     uncertainty, correct = check_uncertainty(uncertainty), correct_predictions(predictions, labels).cpu()

@@ -58,6 +58,13 @@ def load(
     matter, and it is not changed. None rebuilds it by name. Either way the model must compute the stored logits of a
     stored probe. variant: a LoadError if the model is of another variant; None takes any. Type checkers take the result
     for a MemoryClassifier unless variant is "standard".
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from memwrap import encoders, wrap
+    >>> with TemporaryDirectory() as folder:
+    ...     wrap(encoders.create("tiny", num_classes=4)).save(folder)
+    ...     load(folder).layer.num_classes
+    4
     """
     path = Path(folder)
     model = unpack(path, *checkpoint.read(path), classifier).to(device).eval()

@@ -89,6 +89,11 @@ def wrap(
     comparison. num_classes: None keeps the classifier's. layer: the name of the layer to replace, as in "head.fc"; None
     finds it. example: images of a shape that the classifier takes, any values; None tries likely shapes. The classifier
     itself is not changed: train the copy.
+
+    >>> from memwrap import encoders
+    >>> model = wrap(encoders.create("tiny", num_classes=4))
+    >>> model(torch.randn(2, 3, 32, 32), memory=torch.randn(10, 3, 32, 32)).shape
+    torch.Size([2, 4])
     """
     if variant == STANDARD:
         if head != "mlp" or project is not None or scale != 1.0:

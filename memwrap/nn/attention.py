@@ -40,6 +40,9 @@ def memory_vector(weights: Tensor, memory: Tensor) -> Tensor:
     """Sum the memory samples by weight (paper, eq. 3).
 
     weights (B, M), memory (M, D) or (B, M, D) -> (B, D), float32 at least
+
+    >>> memory_vector(torch.tensor([[0.25, 0.75]]), torch.tensor([[4.0, 0.0], [0.0, 4.0]]))
+    tensor([[1., 3.]])
     """
     with without_autocast(weights):
         memory = memory.to(weights.dtype)

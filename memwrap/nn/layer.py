@@ -106,6 +106,12 @@ class MemoryWrap(nn.Module):
     head: "mlp" is the paper's; "linear" shows each sample's share in every logit, and needs lower learning rates.
     project: a learnt linear map takes the encodings to this many dimensions first; None leaves them as they are.
     scale: of the cosine similarity; the paper's is 1, and higher ones use fewer memory samples.
+
+    >>> layer = MemoryWrap(in_features=8, num_classes=3)
+    >>> layer(torch.randn(2, 8), torch.randn(5, 8)).shape
+    torch.Size([2, 3])
+    >>> layer.read(torch.randn(2, 8), torch.randn(5, 8)).weights.shape
+    torch.Size([2, 5])
     """
 
     def __init__(
