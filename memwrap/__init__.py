@@ -1,8 +1,8 @@
 """memwrap gives any image classifier a memory: predictions that come with the training images that made them."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from memwrap._lazy import lazy_exports
 from memwrap.errors import (
     DataError,
     InputError,
@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     from memwrap.nn.layer import MemoryWrap, Reading
     from memwrap.nn.memory import RememberedMemory
 
-# Loaded when they are first asked for: torch takes seconds, and `memwrap --help` has no use for it.
 _HOMES = {
+    "attribution": "memwrap.attribution",
+    "encoders": "memwrap.encoders",
     "Explanation": "memwrap.explain.explanation",
     "FlipSet": "memwrap.explain.flip_set",
     "MemoryClassifier": "memwrap.models.classifier",
@@ -47,8 +48,6 @@ _HOMES = {
     "sparsemax": "memwrap.nn.attention",
     "wrap": "memwrap.models.wrapping",
 }
-
-_MODULES = ("attribution", "encoders")
 
 __all__ = [
     "DataError",
@@ -81,14 +80,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return import_module(f"memwrap.{name}")
-    if name not in _HOMES:
-        raise AttributeError(f"module 'memwrap' has no attribute {name!r}")
-    value = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazy_exports(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

@@ -11,6 +11,7 @@ PACKAGE = Path(memwrap.__file__).parent
 
 # From the bottom to the top: a package imports itself and those before it, never those after it.
 ORDER = [
+    "_lazy",
     "errors",
     "version",
     "metrics",

@@ -5,8 +5,9 @@ classes and splits in `layout`; its bytes come from `containers`, are decoded in
 refused), checked once in `scan`, and kept in memory (`dataset`) or read on demand (`streaming`).
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from memwrap._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from memwrap.data.dataset import DataSet, Images, InMemoryImages, LabelledImages, count_shared
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 FITS = ("crop", "pad", "stretch")  # how an image of another shape is brought to the target shape
 
-# Imported on first use: the command line reads FITS, and torch takes seconds to import.
 _MODULES = {
     "dataset": ("DataSet", "Images", "InMemoryImages", "LabelledImages", "count_shared"),
     "decoding": ("decode_image",),
@@ -41,7 +41,6 @@ _MODULES = {
     "streaming": ("StreamedImages",),
     "transform": ("Transform", "normalize"),
 }
-_HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "CLASS_NAMES",
@@ -76,8 +75,6 @@ __all__ = [
     "track_progress",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'memwrap.data' has no attribute {name!r}")
-    return getattr(import_module(f"memwrap.data.{_HOMES[name]}"), name)
+__getattr__ = lazy_exports(
+    __name__, {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
+)

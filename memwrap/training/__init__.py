@@ -1,24 +1,33 @@
 """Training a model on labelled images: settings, recipes, the step and the trainer."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from memwrap._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from memwrap.data import BalancedMemory, MemorySampler, RandomMemory
+    from memwrap.training.recipes import recipe, resolve_settings
+    from memwrap.training.settings import ResolvedSettings, Settings, with_changes
     from memwrap.training.trainer import Trainer
 
-# Imported on first use: the command line reads the settings here, and torch takes seconds to import.
-_HOMES = {
-    "BalancedMemory": "memwrap.data.sampling",
-    "MemorySampler": "memwrap.data.sampling",
-    "RandomMemory": "memwrap.data.sampling",
-    "Trainer": "memwrap.training.trainer",
-}
+__all__ = [
+    "BalancedMemory",
+    "MemorySampler",
+    "RandomMemory",
+    "ResolvedSettings",
+    "Settings",
+    "Trainer",
+    "recipe",
+    "resolve_settings",
+    "with_changes",
+]
 
-__all__ = ["BalancedMemory", "MemorySampler", "RandomMemory", "Trainer"]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'memwrap.training' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        **dict.fromkeys(("BalancedMemory", "MemorySampler", "RandomMemory"), "memwrap.data.sampling"),
+        **dict.fromkeys(("recipe", "resolve_settings"), "memwrap.training.recipes"),
+        **dict.fromkeys(("ResolvedSettings", "Settings", "with_changes"), "memwrap.training.settings"),
+        "Trainer": "memwrap.training.trainer",
+    },
+)
