@@ -1,4 +1,4 @@
-"""Names that a package exports without importing their modules: torch takes seconds, and `memwrap --help` needs none."""
+"""Exports that import their module on first use: torch takes seconds, and `memwrap --help` does not need it."""
 
 from collections.abc import Callable, Mapping
 from importlib import import_module

@@ -1,6 +1,8 @@
 """What the documents show works."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,6 +35,22 @@ def test_the_training_loop_for_own_classifiers_runs_as_it_stands(
     assert model.remembered is not None
     assert model.remembered.labels.bincount().tolist() == [25, 25]
     assert model.classes == ("cat", "dog")
+
+
+def test_the_snippet_of_the_readme_passes_mypy(tmp_path: Path) -> None:
+    (code,) = code_blocks(ROOT / "README.md", "python")
+    given = "import torch\nfrom torch import Tensor\nimages: Tensor\nmemory_images: Tensor\nlabels: Tensor\n"
+    (tmp_path / "snippet.py").write_text(given + code)
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--config-file",
+        str(ROOT / "pyproject.toml"),
+        str(tmp_path / "snippet.py"),
+    ]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stdout
 
 
 def test_every_local_link_leads_somewhere() -> None:
