@@ -237,7 +237,7 @@ def list_tables(rows: Rows, benches: Mapping[str, BenchRecord]) -> list[str]:
         markdown_table(["Table", "Metric", "trained as in the paper", "trained with the batch as memory"], lines),
         "In brackets: with memory samples from the whole training set, of which a larger share was trained on than in "
         "the paper." + (f" Without runs: {', '.join(missing)}." if missing else ""),
-        *([markdown_table(["Bench record", "Provenance", "Complete"], bench_lines)] if bench_lines else []),
+        *([markdown_table(["Bench record", "Device, versions, date", "Complete"], bench_lines)] if bench_lines else []),
     ]
 
 
