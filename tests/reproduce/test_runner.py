@@ -52,8 +52,8 @@ def data() -> DataSet:
 
 
 @dataclass
-class Shop:
-    """All that runs need, and all that comes of them."""
+class Harness:
+    """What runs need, and their entries."""
 
     data: DataSet
     engine: Engine = field(default_factory=Loop)
@@ -77,21 +77,21 @@ class Shop:
 
 
 @pytest.fixture
-def shop(data: DataSet) -> Shop:
-    return Shop(data)
+def harness(data: DataSet) -> Harness:
+    return Harness(data)
 
 
 @pytest.fixture(scope="module")
 def whole(data: DataSet) -> dict[Task, dict[str, Any]]:
-    """What four seeds come to if nothing happens."""
-    shop = Shop(data)
-    shop.run(seeds(4))
-    return shop.results
+    """The results of four seeds."""
+    harness = Harness(data)
+    harness.run(seeds(4))
+    return harness.results
 
 
 @dataclass
-class Noting:
-    """An engine that does what the loop does, and notes what it was given."""
+class RecordingEngine:
+    """The loop, which records the trainers it gets."""
 
     groups: list[list[int]] = field(default_factory=list)
     trainers: list[Trainer] = field(default_factory=list)
@@ -105,10 +105,10 @@ class Noting:
 # Memories
 
 
-def test_memories_are_like_the_paper_s_where_its_images_were_more(shop: Shop) -> None:
+def test_memories_are_like_the_paper_s_where_its_images_were_more(harness: Harness) -> None:
     """Digits in the place of SVHN are fewer than the paper had; of digits it had none."""
-    shop.run([replace(TASK, data="svhn"), TASK])
-    assert [SHARE in metrics["drawn"] for metrics in shop.results.values()] == [True, False]
+    harness.run([replace(TASK, data="svhn"), TASK])
+    assert [SHARE in metrics["drawn"] for metrics in harness.results.values()] == [True, False]
 
 
 # The same runs
@@ -125,16 +125,16 @@ def test_memories_are_like_the_paper_s_where_its_images_were_more(shop: Shop) ->
     ],
     ids=lambda task: task.name,
 )
-def test_a_run_is_the_one_that_train_makes_and_evaluate_scores(task: Task, shop: Shop, tmp_path: Path) -> None:
+def test_a_run_is_the_one_that_train_makes_and_evaluate_scores(task: Task, harness: Harness, tmp_path: Path) -> None:
     # So long that it has learnt something, and other draws would give other scores.
-    settings = with_changes(settings_for(task), {"epochs": 40 if task.samples else 3}, "test")
-    shop.engine, shop.settings_for = engine, _ = Noting(), lambda _: settings
-    shop.run([task])
-    assert begin(tmp_path / "run", shop.data, settings, "default").train()
+    settings = with_changes(settings_for(task), {"epochs": 40 if task.samples else 1}, "test")
+    harness.engine, harness.settings_for = engine, _ = RecordingEngine(), lambda _: settings
+    harness.run([task])
+    assert begin(tmp_path / "run", harness.data, settings, "default").train()
     run = open_run(tmp_path / "run")
     model = run.model()
-    evaluated = evaluate_run(run, model, shop.data, None, "test")
-    (record,) = shop.entries
+    evaluated = evaluate_run(run, model, harness.data, None, "test")
+    (record,) = harness.entries
     assert isinstance(record, RunRecord)
     (trainer,) = engine.trainers
     for own, other in ((trainer.model.encoder, model.encoder), (trainer.model.layer, model.layer)):
@@ -146,22 +146,22 @@ def test_a_run_is_the_one_that_train_makes_and_evaluate_scores(task: Task, shop:
         assert len(set(evaluated["drawn"]["training_subset"]["accuracy"]["repeats"])) > 1, "scores depend on the draws"
 
 
-def test_a_record_tells_all(shop: Shop) -> None:
-    shop.run([TASK])
-    (record,) = shop.entries
+def test_a_record_is_complete(harness: Harness) -> None:
+    harness.run([TASK])
+    (record,) = harness.entries
     assert isinstance(record, RunRecord)
-    assert record.images == ImageInfo("digits", shop.data.fingerprint, 1797, record.metrics["images"])
+    assert record.images == ImageInfo("digits", harness.data.fingerprint, 1797, record.metrics["images"])
     assert record.metrics["drawn"].keys() == {"training_subset", "whole_training_set"}
-    assert record.subset == fingerprint({"train": split(shop.data, settings_for(TASK)).train})
+    assert record.subset == fingerprint({"train": split(harness.data, settings_for(TASK)).train})
     assert (record.origin.device, record.origin.engine, record.origin.side_by_side) == ("cpu", "loop", 1)
     assert record.seconds.training > 0
     assert record.seconds.evaluation > 0
     assert record.date.startswith("20")
 
 
-def test_variants_of_a_seed_are_trained_on_the_same_subset_and_seeds_on_others(shop: Shop) -> None:
-    shop.run([*seeds(2), *seeds(2, Task("digits", 32, "tiny", "standard", 0, 0))])
-    subsets = [entry.subset for entry in shop.entries if isinstance(entry, RunRecord)]
+def test_variants_of_a_seed_are_trained_on_the_same_subset_and_seeds_on_others(harness: Harness) -> None:
+    harness.run([*seeds(2), *seeds(2, Task("digits", 32, "tiny", "standard", 0, 0))])
+    subsets = [entry.subset for entry in harness.entries if isinstance(entry, RunRecord)]
     assert subsets[:2] == subsets[2:]
     assert subsets[0] != subsets[1]
 
@@ -170,10 +170,10 @@ def test_variants_of_a_seed_are_trained_on_the_same_subset_and_seeds_on_others(s
     ("name", "source"),
     [("/home/me/svhn.zip", "svhn.zip"), ("/home/me/svhn", "./svhn")],  # which is not what is published as svhn
 )
-def test_of_a_folder_or_zip_a_record_has_the_name_alone(name: str, source: str, shop: Shop) -> None:
-    shop.data = replace(shop.data, name=name)
-    shop.run([TASK])
-    (record,) = shop.entries
+def test_of_a_folder_or_zip_a_record_has_the_name_alone(name: str, source: str, harness: Harness) -> None:
+    harness.data = replace(harness.data, name=name)
+    harness.run([TASK])
+    (record,) = harness.entries
     assert isinstance(record, RunRecord)
     assert record.images.source == source
 
@@ -181,36 +181,36 @@ def test_of_a_folder_or_zip_a_record_has_the_name_alone(name: str, source: str, 
 # What is missing, group by group
 
 
-def test_only_what_is_missing_is_run(shop: Shop, whole: dict[Task, dict[str, Any]]) -> None:
-    shop.run(seeds(2))
-    shop.engine = engine = Noting()
-    outcome = shop.run(seeds(4))
+def test_only_what_is_missing_is_run(harness: Harness, whole: dict[Task, dict[str, Any]]) -> None:
+    harness.run(seeds(2))
+    harness.engine = engine = RecordingEngine()
+    outcome = harness.run(seeds(4))
     assert engine.groups == [[2], [3]]
     assert [record.task.seed for record in outcome.made] == [2, 3]
-    assert shop.results == whole
+    assert harness.results == whole
 
 
-def test_when_nothing_is_missing_no_data_is_opened(shop: Shop) -> None:
-    shop.run([TASK])
-    shop.opened.clear()
-    assert shop.run([TASK]) == Outcome((), (), stopped=False)
-    assert shop.opened == []
+def test_when_nothing_is_missing_no_data_is_opened(harness: Harness) -> None:
+    harness.run([TASK])
+    harness.opened.clear()
+    assert harness.run([TASK]) == Outcome((), (), stopped=False)
+    assert harness.opened == []
 
 
-def test_a_task_given_twice_is_run_once(shop: Shop) -> None:
-    assert len(shop.run([TASK, TASK]).made) == 1
+def test_a_task_given_twice_is_run_once(harness: Harness) -> None:
+    assert len(harness.run([TASK, TASK]).made) == 1
 
 
-def test_seeds_of_a_group_are_given_to_the_engine_together(shop: Shop, whole: dict[Task, dict[str, Any]]) -> None:
-    shop.engine, shop.side_by_side = engine, _ = Noting(), 3
-    shop.run([*seeds(4), *seeds(2, replace(TASK, memory="batch"))])
+def test_seeds_of_a_group_are_given_to_the_engine_together(harness: Harness, whole: dict[Task, dict[str, Any]]) -> None:
+    harness.engine, harness.side_by_side = engine, _ = RecordingEngine(), 3
+    harness.run([*seeds(4), *seeds(2, replace(TASK, memory="batch"))])
     assert engine.groups == [[0, 1, 2], [3], [0, 1]]
-    assert {task: shop.results[task] for task in whole} == whole
-    assert [entry.origin.side_by_side for entry in shop.entries] == [3, 3, 3, 1, 2, 2]
+    assert {task: harness.results[task] for task in whole} == whole
+    assert [entry.origin.side_by_side for entry in harness.entries] == [3, 3, 3, 1, 2, 2]
 
 
 @dataclass
-class Waiting:
+class SlowEngine:
     """An engine that sleeps first."""
 
     seconds: float
@@ -220,66 +220,66 @@ class Waiting:
         return Loop().train(trainers, *others)
 
 
-def test_the_seconds_of_runs_side_by_side_add_up_to_what_they_took(shop: Shop) -> None:
-    shop.engine, shop.side_by_side = Waiting(0.6), 3
+def test_the_seconds_of_runs_side_by_side_add_up_to_what_they_took(harness: Harness) -> None:
+    harness.engine, harness.side_by_side = SlowEngine(0.6), 3
     begun = time.monotonic()
-    shop.run(seeds(3))
+    harness.run(seeds(3))
     took = time.monotonic() - begun
-    seconds = [entry.seconds for entry in shop.entries if isinstance(entry, RunRecord)]
+    seconds = [entry.seconds for entry in harness.entries if isinstance(entry, RunRecord)]
     assert sum(each.training for each in seconds) >= 0.6, "whatever the engine did counts"
     assert sum(each.training + each.evaluation for each in seconds) <= took
     assert len({each.training for each in seconds}) == 1, "each has its share"
 
 
-def test_data_is_opened_once_and_before_the_first_step(shop: Shop) -> None:
-    shop.engine = engine = Noting()
+def test_data_is_opened_once_and_before_the_first_step(harness: Harness) -> None:
+    harness.engine = engine = RecordingEngine()
 
     def open_some(name: str) -> DataSet:
         if name == "gone":
             raise DataError("gone: is gone")
-        return shop.open(name)
+        return harness.open(name)
 
-    config = RunConfig(engine, "noting", CPU, settings_for=settings_for)
+    config = RunConfig(engine, "recording", CPU, settings_for=settings_for)
     with pytest.raises(DataError, match="gone: is gone"):
-        run_missing([*seeds(2), replace(TASK, data="gone")], {}, open_some, config, shop.entries.append)
-    assert (engine.groups, shop.entries) == ([], [])
-    assert shop.opened == ["digits"]
+        run_missing([*seeds(2), replace(TASK, data="gone")], {}, open_some, config, harness.entries.append)
+    assert (engine.groups, harness.entries) == ([], [])
+    assert harness.opened == ["digits"]
 
 
-def test_too_few_images_are_reported_before_the_first_step(shop: Shop) -> None:
-    shop.engine = engine = Noting()
+def test_too_few_images_are_reported_before_the_first_step(harness: Harness) -> None:
+    harness.engine = engine = RecordingEngine()
     with pytest.raises(DataError, match="5000 images are asked for, but there are"):
-        shop.run([TASK, replace(TASK, samples=5000)])
+        harness.run([TASK, replace(TASK, samples=5000)])
     assert engine.groups == []
 
 
-def test_records_of_other_images_are_not_added_to(shop: Shop) -> None:
-    shop.run(seeds(1))
-    shop.data = replace(shop.data, name="others.zip", fingerprint="others")
-    shop.engine = engine = Noting()
+def test_records_of_other_images_are_not_added_to(harness: Harness) -> None:
+    harness.run(seeds(1))
+    harness.data = replace(harness.data, name="others.zip", fingerprint="others")
+    harness.engine = engine = RecordingEngine()
     message = r"digits: others.zip .* digits-.*seed0 \(digits, 1797"
     with pytest.raises(DataError, match=message):
-        shop.run(seeds(2))
+        harness.run(seeds(2))
     with pytest.raises(DataError, match=message):
-        shop.run(seeds(3)[1:])  # which belong to the same cell
+        harness.run(seeds(3)[1:])  # which belong to the same cell
     assert engine.groups == []
 
 
-def test_progress_is_reported_before_each_group_and_at_the_end(shop: Shop) -> None:
-    shop.run(seeds(1))
+def test_progress_is_reported_before_each_group_and_at_the_end(harness: Harness) -> None:
+    harness.run(seeds(1))
     reports: list[Status] = []
-    shop.run(seeds(3), progress=reports.append)
+    harness.run(seeds(3), progress=reports.append)
     assert [(each.needed, each.done, each.failed) for each in reports] == [(3, 1, 0), (3, 2, 0), (3, 3, 0)]
     assert [[task.seed for task in each.left] for each in reports] == [[1, 2], [2], []]
     assert [[task.seed for task in each.next] for each in reports] == [[1], [2], []]
     assert [[entry.task.seed for entry in each.news] for each in reports] == [[], [1], [2]]
 
 
-# Deaths
+# Failures
 
 
 @dataclass
-class Dying:
+class FailingEngine:
     """An engine under which some seeds die."""
 
     seeds: tuple[int, ...]
@@ -295,58 +295,57 @@ class Dying:
         return Loop().train(trainers, *others)
 
 
-class Strange(Exception):
-    """Of no kind that is known here, as the errors of compilers of kernels are."""
+class UnknownError(Exception):
+    """An error of another library, such as a kernel compiler."""
 
 
 @pytest.mark.parametrize(
-    ("error", "reason"),
+    ("error", "reason", "side_by_side"),
     [
-        (DivergedError("training diverged in step 3"), "training diverged in step 3"),
-        (torch.OutOfMemoryError("CUDA out of memory.\nTried to"), "OutOfMemoryError: CUDA out of memory."),
-        (MemoryError(), "MemoryError: no message"),
-        (RuntimeError("CUDA error: an illegal memory access"), "RuntimeError: CUDA error: an illegal memory access"),
-        (DataError("a.png: is gone"), "a.png: is gone"),
-        (Strange("out of resource: shared memory"), "Strange: out of resource: shared memory"),
+        (DivergedError("training diverged in step 3"), "training diverged in step 3", 1),
+        (torch.OutOfMemoryError("CUDA out of memory.\nTried to"), "OutOfMemoryError: CUDA out of memory.", 4),
+        (MemoryError(), "MemoryError: no message", 1),
+        (RuntimeError("CUDA error: an illegal memory access"), "RuntimeError: CUDA error: an illegal memory access", 4),
+        (DataError("a.png: is gone"), "a.png: is gone", 1),
+        (UnknownError("out of resource: shared memory"), "UnknownError: out of resource: shared memory", 4),
     ],
 )
-@pytest.mark.parametrize("side_by_side", [1, 4])
-def test_a_run_that_dies_is_recorded_and_the_others_continue(
-    error: Exception, reason: str, side_by_side: int, shop: Shop, whole: dict[Task, dict[str, Any]]
+def test_a_run_that_fails_is_recorded_and_the_others_continue(
+    error: Exception, reason: str, side_by_side: int, harness: Harness, whole: dict[Task, dict[str, Any]]
 ) -> None:
-    shop.engine, shop.side_by_side = Dying((1,), error), side_by_side
+    harness.engine, harness.side_by_side = FailingEngine((1,), error), side_by_side
     reports: list[Status] = []
-    outcome = shop.run(seeds(4), progress=reports.append)
-    assert shop.results == {task: whole[task] for task in whole if task.seed != 1}
+    outcome = harness.run(seeds(4), progress=reports.append)
+    assert harness.results == {task: whole[task] for task in whole if task.seed != 1}
     assert [(failure.task.seed, failure.reason) for failure in outcome.failures] == [(1, reason)]
-    assert [entry.task.seed for entry in shop.entries] == [0, 1, 2, 3]
+    assert [entry.task.seed for entry in harness.entries] == [0, 1, 2, 3]
     assert (reports[-1].done, reports[-1].failed, outcome.stopped) == (3, 1, False)
 
 
-def test_a_run_that_died_is_tried_again(shop: Shop, whole: dict[Task, dict[str, Any]]) -> None:
-    shop.engine = Dying((1, 2), DivergedError("diverged"))
-    shop.run(seeds(4))
-    shop.engine = engine = Noting()
-    shop.run(seeds(4))
+def test_a_run_that_failed_is_tried_again(harness: Harness, whole: dict[Task, dict[str, Any]]) -> None:
+    harness.engine = FailingEngine((1, 2), DivergedError("diverged"))
+    harness.run(seeds(4))
+    harness.engine = engine = RecordingEngine()
+    harness.run(seeds(4))
     assert engine.groups == [[1], [2]]
-    assert shop.results == whole
+    assert harness.results == whole
 
 
-def test_runs_that_diverged_among_others_are_not_run_again(shop: Shop, whole: dict[Task, dict[str, Any]]) -> None:
-    class Telling(Noting):
+def test_runs_that_diverged_among_others_are_not_run_again(harness: Harness, whole: dict[Task, dict[str, Any]]) -> None:
+    class DivergingEngine(RecordingEngine):
         def train(self, trainers: Sequence[Trainer], *others: Any) -> Sequence[DivergedError | None]:
             super().train(trainers, *others)
             return [DivergedError("lost") if trainer.settings.seed == 2 else None for trainer in trainers]
 
-    shop.engine, shop.side_by_side = engine, _ = Telling(), 4
-    outcome = shop.run(seeds(4))
+    harness.engine, harness.side_by_side = engine, _ = DivergingEngine(), 4
+    outcome = harness.run(seeds(4))
     assert engine.groups == [[0, 1, 2, 3]]
     assert [(failure.task.seed, failure.reason) for failure in outcome.failures] == [(2, "lost")]
-    assert shop.results == {task: whole[task] for task in whole if task.seed != 2}
+    assert harness.results == {task: whole[task] for task in whole if task.seed != 2}
 
 
 def test_of_several_that_the_loop_is_given_one_may_diverge(
-    shop: Shop, whole: dict[Task, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    harness: Harness, whole: dict[Task, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = Trainer.run
 
@@ -356,77 +355,77 @@ def test_of_several_that_the_loop_is_given_one_may_diverge(
         yield from plain(self)
 
     monkeypatch.setattr(Trainer, "run", run)
-    shop.side_by_side = 4
-    outcome = shop.run(seeds(4))
+    harness.side_by_side = 4
+    outcome = harness.run(seeds(4))
     assert [failure.task.seed for failure in outcome.failures] == [1]
-    assert shop.results == {task: whole[task] for task in whole if task.seed != 1}
-    assert {entry.origin.side_by_side for entry in shop.entries} == {4}
+    assert harness.results == {task: whole[task] for task in whole if task.seed != 1}
+    assert {entry.origin.side_by_side for entry in harness.entries} == {4}
 
 
-def test_what_is_too_much_at_once_is_run_in_halves(shop: Shop, whole: dict[Task, dict[str, Any]]) -> None:
-    shop.engine, shop.side_by_side = engine, _ = Dying((), torch.OutOfMemoryError("full"), most=2), 4
-    shop.run(seeds(4))
+def test_what_is_too_much_at_once_is_run_in_halves(harness: Harness, whole: dict[Task, dict[str, Any]]) -> None:
+    harness.engine, harness.side_by_side = engine, _ = FailingEngine((), torch.OutOfMemoryError("full"), most=2), 4
+    harness.run(seeds(4))
     assert engine.groups == [[0, 1, 2, 3], [0, 1], [2, 3]]
-    assert shop.results == whole
-    assert {entry.origin.side_by_side for entry in shop.entries} == {2}
+    assert harness.results == whole
+    assert {entry.origin.side_by_side for entry in harness.entries} == {2}
 
 
-def test_one_that_dies_among_others_is_found_in_halves(shop: Shop, whole: dict[Task, dict[str, Any]]) -> None:
-    shop.engine, shop.side_by_side = engine, _ = Dying((2,), RuntimeError("lost")), 4
-    shop.run(seeds(4))
+def test_one_that_fails_among_others_is_found_in_halves(harness: Harness, whole: dict[Task, dict[str, Any]]) -> None:
+    harness.engine, harness.side_by_side = engine, _ = FailingEngine((2,), RuntimeError("lost")), 4
+    harness.run(seeds(4))
     assert engine.groups == [[0, 1, 2, 3], [0, 1], [2, 3], [2], [3]]
-    assert shop.results == {task: whole[task] for task in whole if task.seed != 2}
+    assert harness.results == {task: whole[task] for task in whole if task.seed != 2}
 
 
 @pytest.mark.parametrize("variant", ["memory_wrap", "standard"])
-def test_weights_that_are_lost_in_the_last_step_are_a_failure_and_no_result(variant: str, shop: Shop) -> None:
-    class Losing(Noting):
+def test_weights_that_are_lost_in_the_last_step_are_a_failure_and_no_result(variant: str, harness: Harness) -> None:
+    class CorruptingEngine(RecordingEngine):
         def train(self, trainers: Sequence[Trainer], *others: Any) -> Sequence[DivergedError | None]:
             failures = super().train(trainers, *others)
             for parameter in trainers[0].model.layer.parameters():
                 parameter.data.fill_(torch.nan)
             return failures
 
-    shop.engine = Losing()
-    outcome = shop.run([Task("digits", 32, "tiny", variant, 8 * (variant != "standard"), 0)])
-    assert shop.results == {}
+    harness.engine = CorruptingEngine()
+    outcome = harness.run([Task("digits", 32, "tiny", variant, 8 * (variant != "standard"), 0)])
+    assert harness.results == {}
     assert re.match(f"training diverged in step {STEPS} of {STEPS} .*", outcome.failures[0].reason)
 
 
-def test_a_real_divergence_is_a_failure(shop: Shop) -> None:
+def test_a_real_divergence_is_a_failure(harness: Harness) -> None:
     def steep(task: Task) -> Settings:
         return with_changes(settings_for(task), {"lr": 1e30}, "test")
 
     outcome = run_missing(
-        [TASK], {}, shop.open, RunConfig(Loop(), "loop", CPU, settings_for=steep), shop.entries.append
+        [TASK], {}, harness.open, RunConfig(Loop(), "loop", CPU, settings_for=steep), harness.entries.append
     )
     assert "training diverged in step" in outcome.failures[0].reason
 
 
 def test_a_run_that_cannot_be_evaluated_is_a_failure_and_the_others_continue(
-    shop: Shop, whole: dict[Task, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    harness: Harness, whole: dict[Task, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = runner.score_run
 
     def score_run(model: Any, data: Any, splits: Any, settings: Any, *others: Any) -> dict[str, Any]:
         if settings.seed == 1:
-            raise Strange("a kernel that does not fit")
+            raise UnknownError("a kernel that does not fit")
         return real(model, data, splits, settings, *others)
 
     monkeypatch.setattr(runner, "score_run", score_run)
-    outcome = shop.run(seeds(3))
-    assert shop.results == {task: whole[task] for task in seeds(3) if task.seed != 1}
-    assert [failure.reason for failure in outcome.failures] == ["Strange: a kernel that does not fit"]
+    outcome = harness.run(seeds(3))
+    assert harness.results == {task: whole[task] for task in seeds(3) if task.seed != 1}
+    assert [failure.reason for failure in outcome.failures] == ["UnknownError: a kernel that does not fit"]
 
 
-def test_when_a_record_cannot_be_written_nothing_more_is_run(shop: Shop) -> None:
-    engine = Noting()
+def test_when_a_record_cannot_be_written_nothing_more_is_run(harness: Harness) -> None:
+    engine = RecordingEngine()
 
     def full(_: object) -> None:
         raise SaveError("the disk is full")
 
     with pytest.raises(SaveError, match="full"):
-        run_missing(seeds(3), {}, shop.open, RunConfig(engine, "noting", CPU, settings_for=settings_for), full)
+        run_missing(seeds(3), {}, harness.open, RunConfig(engine, "recording", CPU, settings_for=settings_for), full)
     assert engine.groups == [[0]]
 
 
@@ -441,30 +440,32 @@ def after(steps: int) -> tuple[Callable[[], bool], Callable[[int, int], None]]:
 
 @pytest.mark.parametrize("step", [1, STEPS - 1, STEPS, STEPS + 1, 2 * STEPS + 2])
 @pytest.mark.parametrize("side_by_side", [1, 3])
-def test_a_stop_keeps_what_is_done(step: int, side_by_side: int, shop: Shop, whole: dict[Task, dict[str, Any]]) -> None:
+def test_a_stop_keeps_what_is_done(
+    step: int, side_by_side: int, harness: Harness, whole: dict[Task, dict[str, Any]]
+) -> None:
     stop, steps = after(step)
-    shop.side_by_side = side_by_side
-    assert shop.run(seeds(4), stop=stop, steps=steps).stopped
-    assert [task.seed for task in shop.results] == list(range(step // STEPS))
-    assert not shop.run(seeds(4)).stopped
-    assert shop.results == whole
+    harness.side_by_side = side_by_side
+    assert harness.run(seeds(4), stop=stop, steps=steps).stopped
+    assert [task.seed for task in harness.results] == list(range(step // STEPS))
+    assert not harness.run(seeds(4)).stopped
+    assert harness.results == whole
 
 
-def test_a_stop_in_the_last_step_of_all_comes_too_late(shop: Shop) -> None:
+def test_a_stop_in_the_last_step_of_all_comes_too_late(harness: Harness) -> None:
     stop, steps = after(2 * STEPS)
-    assert not shop.run(seeds(2), stop=stop, steps=steps).stopped
-    assert len(shop.results) == 2
+    assert not harness.run(seeds(2), stop=stop, steps=steps).stopped
+    assert len(harness.results) == 2
 
 
-def test_a_stop_before_the_first_step_trains_nothing(shop: Shop) -> None:
-    shop.engine = engine = Noting()
-    assert shop.run(seeds(2), stop=lambda: True).stopped
+def test_a_stop_before_the_first_step_trains_nothing(harness: Harness) -> None:
+    harness.engine = engine = RecordingEngine()
+    assert harness.run(seeds(2), stop=lambda: True).stopped
     assert engine.groups == []
 
 
-def test_steps_are_reported(shop: Shop) -> None:
+def test_steps_are_reported(harness: Harness) -> None:
     reports: list[tuple[int, int]] = []
-    shop.run(seeds(2), steps=lambda done, of: reports.append((done, of)))
+    harness.run(seeds(2), steps=lambda done, of: reports.append((done, of)))
     assert reports == 2 * [(step, STEPS) for step in range(1, STEPS + 1)]
 
 
@@ -489,16 +490,16 @@ runner.run_missing(seeds(4), {}, lambda _: digits(), config, sink)
 
 
 def test_a_process_that_is_killed_between_records_is_continued(
-    shop: Shop, whole: dict[Task, dict[str, Any]], tmp_path: Path
+    harness: Harness, whole: dict[Task, dict[str, Any]], tmp_path: Path
 ) -> None:
     path = tmp_path / "records.jsonl"
     killed = subprocess.run([sys.executable, "-c", KILLED, str(path)], env=environment(), cwd=Path.cwd(), check=False)
     assert killed.returncode == -signal.SIGKILL
     known = read_records([path], settings_for)
     assert [task.seed for task in known.results] == [0, 1]
-    engine = Noting()
-    config = RunConfig(engine, "noting", CPU, settings_for=settings_for)
-    run_missing(seeds(4), known.results, shop.open, config, lambda entry: append_record(path, entry))
+    engine = RecordingEngine()
+    config = RunConfig(engine, "recording", CPU, settings_for=settings_for)
+    run_missing(seeds(4), known.results, harness.open, config, lambda entry: append_record(path, entry))
     assert engine.groups == [[2], [3]]
     found = read_records([path], settings_for)
     assert {task: record.metrics for task, record in found.results.items()} == whole
