@@ -1,4 +1,4 @@
-"""How training shows itself: a bar on a terminal, lines in a log, curves in TensorBoard."""
+"""Callbacks of training: a bar on a terminal, lines in a log, curves in TensorBoard."""
 
 import math
 import time
@@ -25,11 +25,11 @@ from memwrap.report.durations import duration
 from memwrap.training.trainer import StepMetrics
 
 LOG_SECONDS = 10.0  # between the lines of two epochs in a log, at least
-STEP_SECONDS = 60.0  # without a line, until one comes within an epoch
+STEP_SECONDS = 60.0  # between lines within an epoch
 
 
 class ProgressBar:
-    """One line on a terminal, renewed in place."""
+    """A progress bar, updated in place."""
 
     def __init__(self, progress: Progress, epochs: int) -> None:
         self.progress, self.epochs = progress, epochs
@@ -38,10 +38,10 @@ class ProgressBar:
 
     def on_step(self, metrics: StepMetrics, images_per_second: float) -> None:
         if self.task is None:
-            self.task = self.progress.add_task("training", total=metrics.steps, completed=metrics.step - 1, words="")
-        words = f"loss {metrics.loss:.3f}  {self.accuracy}{self.validation}{images_per_second:.0f} images/s"
+            self.task = self.progress.add_task("training", total=metrics.steps, completed=metrics.step - 1, text="")
+        text = f"loss {metrics.loss:.3f}  {self.accuracy}{self.validation}{images_per_second:.0f} images/s"
         epoch = math.ceil(metrics.epoch)
-        self.progress.update(self.task, completed=metrics.step, description=f"epoch {epoch}/{self.epochs}", words=words)
+        self.progress.update(self.task, completed=metrics.step, description=f"epoch {epoch}/{self.epochs}", text=text)
 
     def on_epoch(self, line: dict[str, Any]) -> None:
         self.accuracy = f"accuracy {line['accuracy']:.1%}  "
@@ -50,10 +50,7 @@ class ProgressBar:
 
 
 class LogLines:
-    """A line now and then, for a log: after the first epoch, the last, and between them every few seconds.
-
-    Epochs that take minutes have lines within them.
-    """
+    """Lines for a log: after the first and the last epoch, every few seconds between, and within long epochs."""
 
     def __init__(self, console: Console, epochs: int) -> None:
         self.console, self.epochs = console, epochs
@@ -75,17 +72,17 @@ class LogLines:
             return
         self.printed = now
         left = line["seconds"] * (self.epochs - line["epoch"]) / line["epoch"]
-        words = (
+        text = (
             f"epoch {line['epoch']}/{self.epochs}  loss {line['loss']:.4f}  accuracy {line['accuracy']:.1%}  "
             f"{line['images_per_second']:.0f} images/s  {duration(left)} left"
         )
         if "validation_accuracy" in line:
-            words += f"  validation {line['validation_accuracy']:.1%}"
-        self.console.print(words)
+            text += f"  validation {line['validation_accuracy']:.1%}"
+        self.console.print(text)
 
 
 def curve_writer() -> Any:
-    """TensorBoard's class for it; a SettingsError where it is not installed."""
+    """TensorBoard's SummaryWriter; a SettingsError if it is not installed."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
@@ -96,7 +93,7 @@ def curve_writer() -> Any:
 
 
 class TensorBoardCurves:
-    """Curves in the run's folder, until its context ends. What an earlier process wrote after `first` is void."""
+    """Curves in the run's folder. Points of an earlier process from step `first` on are dropped."""
 
     def __init__(self, folder: Path, first: int) -> None:
         self.writer = curve_writer()(str(folder), purge_step=first)
@@ -120,15 +117,15 @@ class TensorBoardCurves:
 
 @contextmanager
 def training_bar(console: Console) -> Iterator[Progress]:
-    """The bar that a ProgressBar renews."""
-    words, left = TextColumn("{task.fields[words]}"), TimeRemainingColumn(table_column=Column(no_wrap=True))
-    # Where there is little room, only the bar itself becomes shorter.
-    with Progress(TextColumn("{task.description}"), BarColumn(), words, left, console=console) as progress:
+    """The bar that `ProgressBar` updates."""
+    text, left = TextColumn("{task.fields[text]}"), TimeRemainingColumn(table_column=Column(no_wrap=True))
+    # On a narrow terminal, only the bar becomes shorter.
+    with Progress(TextColumn("{task.description}"), BarColumn(), text, left, console=console) as progress:
         yield progress
 
 
 def reading_bars(console: Console) -> Callable[[str], AbstractContextManager[Callable[[int, int | None], None]]]:
-    """Bars for reading and downloading; a single line each where there is no terminal."""
+    """Bars for reading and downloading; a single line each without a terminal."""
 
     @contextmanager
     def bar(title: str) -> Iterator[Callable[[int, int | None], None]]:

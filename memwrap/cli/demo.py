@@ -17,7 +17,7 @@ def demo(out: Path, seeds: int, as_json: bool) -> None:
     out = at_home(out)
     refuse_here(out)
     refuse_if_no_demo(out)
-    results = _compared(out, seeds)
+    results = _compare(out, seeds)
     summary = {
         variant: mean_and_spread([each.accuracy for each in results if each.variant == variant])
         for variant in reversed(VARIANTS)
@@ -41,11 +41,11 @@ def demo(out: Path, seeds: int, as_json: bool) -> None:
     console.print("  " + shlex.join(["memwrap", "predict", str(out), str(out / "pictures")]))
     console.print("  " + shlex.join(["memwrap", "explain", str(out), str(out / "pictures")]))
     console.print("  " + shlex.join(["memwrap", "evaluate", str(out)]))
-    console.print(f"Why it took some digits for what it did, to be opened in a browser: {out / REPORT}")
+    console.print(f"Explanations of some predictions, to open in a browser: {out / REPORT}")
 
 
-def _compared(out: Path, seeds: int) -> list[DemoResult]:
-    """All results, each shown as soon as it is there."""
+def _compare(out: Path, seeds: int) -> list[DemoResult]:
+    """All results, each printed as soon as it is known."""
     settings, results = demo_settings(VARIANTS[0], 0), []
     errors.print(
         f"training {len(VARIANTS)} variants on {settings.samples} digits, {settings.epochs} epochs, {seeds} seeds ..."

@@ -31,14 +31,14 @@ def evaluate(
     if split not in EVALUATIONS:
         raise SettingsError(f"split is {split!r}; expected {' or '.join(EVALUATIONS)}")
     if data is not None and split != "test":
-        raise SettingsError("--split names images of the run's own data, --data names others; give one of them")
+        raise SettingsError("--split names images of the run's data, --data names others; give one of them")
     run = open_run(path)
     model = run.model(device_named(device))
     own = own_data(run, run_data, reading)
-    judged = None if data is None else other_images(run, model, data, skip_bad, reading)
-    if judged is not None:
-        _warn_of_training_images(run, model, own, judged, data)
-    record = evaluate_run(run, model, own, judged, split if data is None else data)
+    images = None if data is None else other_images(run, model, data, skip_bad, reading)
+    if images is not None:
+        _warn_of_training_images(run, own, images, data)
+    record = evaluate_run(run, model, own, images, split if data is None else data)
     show_evaluation(record, as_json)
     if "images" not in record:
         raise DataError(record["left_out"]["accuracy"])
@@ -47,7 +47,7 @@ def evaluate(
 
 
 def show_evaluation(record: dict[str, Any], as_json: bool) -> None:
-    """What `evaluate_run` found, for people or for scripts."""
+    """Print a table, or JSON for scripts."""
     if as_json:
         print_json(record)
     else:
@@ -55,7 +55,7 @@ def show_evaluation(record: dict[str, Any], as_json: bool) -> None:
 
 
 def keep_evaluation(run: Run, record: dict[str, Any]) -> None:
-    """In the run's folder, if that can be written to: what was found has been shown anyway."""
+    """Store the result in the run's folder; only warn if that cannot be written, as the result has been shown."""
     try:
         run.write_json(EVALUATIONS[record["split"]], record)
     except SaveError as error:
@@ -63,29 +63,26 @@ def keep_evaluation(run: Run, record: dict[str, Any]) -> None:
 
 
 def own_data(run: Run, moved_to: str | None, reading: Reading) -> DataSet | str:
-    """The run's data, or why it cannot be had."""
+    """The run's data, or the reason why it is not available."""
     try:
         return data_of(run, moved_to, **reading.options())
     except DataError as error:
         return str(error) if moved_to else f"{error}; if they have moved, give --run-data"
 
 
-def _warn_of_training_images(
-    run: Run, model: Model, own: DataSet | str, judged: LabelledImages, where: str | None
-) -> None:
-    """Who judges a model by what it was trained on measures its memory, in the other sense of the word."""
+def _warn_of_training_images(run: Run, own: DataSet | str, images: LabelledImages, where: str | None) -> None:
     if isinstance(own, str):
         return
-    if count := count_shared(judged.images, run.splits.of(own, "train").images):
-        warn(f"{count} of the {len(judged)} images of {where} are training images of the run: the scores flatter it")
+    if count := count_shared(images.images, run.splits.of(own, "train").images):
+        warn(f"{count} of the {len(images)} images of {where} are training images of the run: the scores are too good")
 
 
 def other_images(run: Run | None, model: Model, data: str, skip_bad: bool, reading: Reading) -> LabelledImages:
-    """Labelled images of a folder or zip, with the model's labels. run: that the model is of, if it is of one."""
+    """Labelled images of a folder or zip, with the model's labels. run: the run of the model, if there is one."""
     if not model.classes:
         raise SettingsError(
-            "--data names images by class, but the model has no class names; give it some with "
-            "model.classes = [...] and save it again"
+            "--data has images by class name, but the model has no class names; set model.classes = [...] and save it "
+            "again"
         )
     (channels, size, _), fit = model.get_transform().shape, model.get_transform().fit
     given = open_data(
@@ -93,8 +90,8 @@ def other_images(run: Run | None, model: Model, data: str, skip_bad: bool, readi
     )
     if run is not None and given.fingerprint == run.record.data.fingerprint and given.test is None:
         raise SettingsError(
-            f"--data {data} is what the run was trained on, and would be judged whole, training images too; leave "
-            "--data out to judge its test images, or say with --run-data that they are there now"
+            f"--data {data} is the data of the run, training images included; leave --data out to evaluate on its "
+            "test images, or give --run-data if the data has moved there"
         )
     warn(*given.warnings)
     return labelled_like(model.classes, given, data)

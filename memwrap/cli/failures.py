@@ -1,4 +1,4 @@
-"""What a failing command prints, and the number that it ends with."""
+"""The message and the exit code of a command that fails."""
 
 import errno
 import sys
@@ -20,10 +20,10 @@ from memwrap.errors import (
 )
 
 UNEXPECTED = 1
-DIFFERENT = 6  # a report that does not say what its run says
+DIFFERENT = 6  # a report that its run does not confirm
 INTERRUPTED = 130  # as shells have it for Ctrl-C
 
-# What they mean stands in `memwrap --help`, too.
+# `memwrap --help` explains them.
 CODES: dict[type[MemwrapError], int] = {
     SettingsError: 2,
     InputError: 2,
@@ -38,7 +38,7 @@ CODES: dict[type[MemwrapError], int] = {
 
 
 def report(error: BaseException, debug: bool) -> int:
-    """Say what went wrong in a line or two on stderr, with the traceback if asked for; the exit code."""
+    """Print an error to stderr, with its traceback if `debug`; returns the exit code."""
     if debug:
         traceback.print_exception(error)
     if isinstance(error, MemwrapError):
@@ -50,7 +50,7 @@ def report(error: BaseException, debug: bool) -> int:
         )
         return UNEXPECTED
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        print("memwrap: there is no room left for what is to be written", file=sys.stderr)
+        print("memwrap: there is no space left on the device", file=sys.stderr)
         return CODES[SaveError]
     hint = "" if debug else "; --debug shows where"
     print(f"memwrap: unexpected error, {brief(error)}{hint}", file=sys.stderr)

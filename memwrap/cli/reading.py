@@ -1,4 +1,4 @@
-"""How a command reads image files."""
+"""Options for reading image files."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,14 +10,14 @@ from memwrap.cli.terminal import errors
 
 @dataclass(frozen=True)
 class Reading:
-    """root: where published data lies. hold_mb: images that need more memory are streamed, by so many workers."""
+    """root: of published data sets. hold_mb: larger data is read from disk by `workers` processes."""
 
     root: Path | None
     hold_mb: int
     workers: int
 
     def options(self) -> dict[str, Any]:
-        """The arguments of `open_data` and of what calls it."""
+        """Arguments of `open_data`."""
         return {
             "root": self.root,
             "workers": self.workers,

@@ -1,4 +1,4 @@
-"""Ctrl-C and a polite kill, which are treated alike: as an exception, or while training as a wish to stop."""
+"""SIGINT and SIGTERM: an exception, or while training a request to stop."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ _received: list[int] = []
 
 
 def interrupt_on_signals() -> None:
-    """From now on, either raises KeyboardInterrupt wherever the program is."""
+    """Make both signals raise KeyboardInterrupt."""
 
     def interrupt(number: int, frame: object) -> None:
         _received.append(number)
@@ -25,14 +25,14 @@ def interrupt_on_signals() -> None:
 
 
 def interrupt_if_asked() -> None:
-    """Raise what Python drops where it cannot be raised: in a destructor, or in a callback of its imports."""
+    """Raise a KeyboardInterrupt that Python dropped, as it does in destructors and import callbacks."""
     if _received:
         raise KeyboardInterrupt
 
 
 @contextmanager
-def stop_on_signals(say: bytes) -> Iterator[Callable[[], bool]]:
-    """Either is noted, and `say` written to stderr; whoever asks learns of it. A second one interrupts."""
+def stop_on_signals(message: bytes) -> Iterator[Callable[[], bool]]:
+    """Yield a function that returns whether a signal has come; the first one prints `message`, a second interrupts."""
     interrupt_if_asked()
     received: list[int] = []
 
@@ -40,9 +40,9 @@ def stop_on_signals(say: bytes) -> Iterator[Callable[[], bool]]:
         if received:
             raise KeyboardInterrupt
         received.append(number)
-        # Past rich and Python's buffers: this may have interrupted either while it held a lock.
+        # Not through rich or Python's buffers: the signal may have interrupted either while it held a lock.
         with suppress(OSError):
-            os.write(2, say)
+            os.write(2, message)
 
     before = {number: signal.signal(number, note) for number in SIGNALS}
     try:

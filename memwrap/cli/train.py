@@ -20,20 +20,22 @@ from memwrap.data import PUBLISHED, DataSet
 from memwrap.encoders import TIMM, timm_config
 from memwrap.errors import DataError, DivergedError, SettingsError
 from memwrap.report.durations import duration
-from memwrap.runs import training
 from memwrap.runs.data import data_for, data_of
 from memwrap.runs.evaluation import evaluate_run
 from memwrap.runs.run import Run, open_run, refuse_if_taken
+from memwrap.runs.scores import TrainResult
+from memwrap.runs.training import RunTraining, begin, device_name
+from memwrap.runs.training import resume as resume_run
 from memwrap.training.recipes import DEFAULT, RECIPES
 from memwrap.training.recipes import recipe as recipe_named
 from memwrap.training.settings import Settings, read_file, with_changes, without_effect
 
-CHANGED = ("cropped", "padded", "stretched")  # of what a data set's record says was done to images
+CHANGED = ("cropped", "padded", "stretched")  # in the record of a data set: how images were made square
 
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """How a run is trained, whatever it is: nothing here changes its result."""
+    """Options that do not change the result."""
 
     reading: Reading
     device: str
@@ -50,63 +52,60 @@ def train(
     config: Path | None,
     settings: dict[str, Any],
     resume: bool,
-    manner: TrainOptions,
-    again: list[str],
+    options: TrainOptions,
+    repeated: list[str],
 ) -> None:
-    """See `memwrap train --help`. again: flags to be repeated when a stopped run is gone on with."""
+    """See `memwrap train --help`. repeated: flags with which a stopped run is resumed."""
     if out is None:
-        raise SettingsError("there is no --out; say where the run is to be kept, as in --out runs/photos")
-    out, device = at_home(out), device_named(manner.device)
-    if manner.tensorboard:
-        curve_writer()  # before anything is made
+        raise SettingsError("--out is missing; name the folder of the run, as in --out runs/photos")
+    out, device = at_home(out), device_named(options.device)
+    if options.tensorboard:
+        curve_writer()  # fails before anything is made
     if resume:
         if settings or recipe or config:
-            raise SettingsError("--resume goes on with the settings of the run; leave other settings out")
-        begun = _resumed(out, data, device, manner.reading)
+            raise SettingsError("--resume continues with the settings of the run; leave other settings out")
+        training = _resume(out, data, device, options.reading)
     else:
         if data is None:
-            raise SettingsError("there is no DATA; name a folder of class folders, a zip, or " + ", ".join(PUBLISHED))
-        begun = _begun(out, data, chosen_settings(data, recipe, config, settings), device, manner.reading)
-    begun.checkpoint_seconds = manner.checkpoint_seconds
-    _announce(begun)
+            raise SettingsError("DATA is missing; name a folder of class folders, a zip, or " + ", ".join(PUBLISHED))
+        training = _begin(out, data, chosen_settings(data, recipe, config, settings), device, options.reading)
+    training.checkpoint_seconds = options.checkpoint_seconds
+    _announce(training)
     moved = [data] if resume and data else []
-    _run_to_the_end(
-        begun, manner.tensorboard, shlex.join(["memwrap", "train", *moved, "--resume", "--out", str(out), *again])
-    )
-    _conclude(begun, manner.evaluate, manner.as_json)
+    command = shlex.join(["memwrap", "train", *moved, "--resume", "--out", str(out), *repeated])
+    _run_to_the_end(training, options.tensorboard, command)
+    _conclude(training, options.evaluate, options.as_json)
 
 
-def _begun(
-    out: Path, data: str, chosen: tuple[str, Settings], device: torch.device, reading: Reading
-) -> training.RunTraining:
+def _begin(out: Path, data: str, chosen: tuple[str, Settings], device: torch.device, reading: Reading) -> RunTraining:
     name, settings = chosen
     refuse_here(out)
     refuse_if_taken(out)
-    _refuse_early(settings)
-    return training.begin(out, data_for(data, settings, **reading.options()), settings, name, device)
+    _check_early(settings)
+    return begin(out, data_for(data, settings, **reading.options()), settings, name, device)
 
 
-def _resumed(out: Path, moved_to: str | None, device: torch.device, reading: Reading) -> training.RunTraining:
+def _resume(out: Path, moved_to: str | None, device: torch.device, reading: Reading) -> RunTraining:
     run = open_run(out)
     run.unfinished_state()  # before the images are read
-    if (here := training.device_name(device)) != run.record.device:
+    if (here := device_name(device)) != run.record.device:
         slowly = ", slowly, as it is in bf16" if run.settings.precision == "bf16" and here == "cpu" else ""
         warn(
             f"the run was started on {run.record.device} and continues on {here}{slowly}; "
             "results differ a little between devices"
         )
-    return training.resume(run, _data_again(run, moved_to, reading), device)
+    return resume_run(run, _open_data(run, moved_to, reading), device)
 
 
 def chosen_settings(data: str, recipe: str | None, config: Path | None, flags: dict[str, Any]) -> tuple[str, Settings]:
-    """The recipe's name, and the settings: flags before the file, the file before the recipe."""
+    """The recipe's name, and the settings: the file overrides the recipe, and flags override the file."""
     in_file = {} if config is None else read_file(config)
     named = in_file.pop("recipe", None)
     if named is not None and not isinstance(named, str):
         raise SettingsError(f"{config}: recipe is {named!r}; expected one of {', '.join(RECIPES)}")
     given = {**in_file, **flags}
     name = recipe or named or _recipe_for(data, given)
-    # In one go: what holds together may come from both.
+    # In one step: settings that belong together may come from both.
     settings = with_changes(recipe_named(name), given, _origin(config, flags))
     warn(*without_effect(settings, given))
     return name, settings
@@ -125,13 +124,13 @@ def _recipe_for(data: str, given: dict[str, Any]) -> str:
 
 
 def refuse_here(out: Path) -> None:
-    """The run takes the place of an empty folder; who stands in it would be left in one that is gone."""
+    """Raise a SettingsError for the current folder or one above: a new run replaces an empty folder."""
     if out.exists() and out.resolve() in (Path.cwd(), *Path.cwd().parents):
-        raise SettingsError(f"--out is {out}, the folder that you are in or one above it; name a new one in it")
+        raise SettingsError(f"--out is {out}, the current folder or one above it; name a new folder")
 
 
-def _refuse_early(settings: Settings) -> None:
-    """What would fail anyway, but only when all images have been read."""
+def _check_early(settings: Settings) -> None:
+    """Check what would otherwise fail after all images have been read."""
     name = settings.encoder
     if name is not None and name.startswith(TIMM):
         timm_config(name)
@@ -141,23 +140,23 @@ def _refuse_early(settings: Settings) -> None:
         raise SettingsError(f"weights is {settings.weights!r}; there is no such file")
 
 
-def _data_again(run: Run, moved_to: str | None, reading: Reading) -> DataSet:
+def _open_data(run: Run, moved_to: str | None, reading: Reading) -> DataSet:
     try:
         return data_of(run, moved_to, **reading.options())
     except DataError as error:
         if moved_to is not None:
             raise
-        again = f"memwrap train DATA --resume --out {shlex.quote(str(run.path))}"
-        raise DataError(f"{error}\nIf they have moved: {again}") from error
+        command = f"memwrap train DATA --resume --out {shlex.quote(str(run.path))}"
+        raise DataError(f"{error}\nIf they have moved: {command}") from error
 
 
-def _announce(begun: training.RunTraining) -> None:
-    run, images = begun.run, begun.trainer.plan.labels
+def _announce(training: RunTraining) -> None:
+    run, images = training.run, training.trainer.plan.labels
     warn(*run.record.data.warnings)
-    shape = "x".join(map(str, begun.model.get_transform().shape[1:]))
+    shape = "x".join(map(str, training.model.get_transform().shape[1:]))
     errors.print(
         f"{len(images)} images of {len(run.classes)} classes at {shape}, {run.settings.encoder}, "
-        f"{run.settings.variant}, {run.settings.epochs} epochs on {begun.trainer.device.type}, "
+        f"{run.settings.variant}, {run.settings.epochs} epochs on {training.trainer.device.type}, "
         f"recipe {run.record.recipe}"
     )
     if changed := _changed_shapes(run.record.data.conversion.get("adjusted", {})):
@@ -166,22 +165,22 @@ def _announce(begun: training.RunTraining) -> None:
     if is_random and (run.settings.freeze or run.record.recipe == "finetune"):
         what = "frozen" if run.settings.freeze else "finetuned"
         warn(f"the encoder is {what}, but has random weights; --pretrained loads trained ones")
-    warn(*_missing_classes(begun))
-    if begun.trainer.progress.step:
-        errors.print(f"going on from step {begun.trainer.progress.step} of {begun.trainer.steps}")
+    warn(*_missing_classes(training))
+    if training.trainer.progress.step:
+        errors.print(f"continuing from step {training.trainer.progress.step} of {training.trainer.steps}")
     elif "flip" in run.settings.augment and run.record.recipe in (DEFAULT, "finetune"):
-        errors.print("images are mirrored at random; if left and right matter, name --augment without flip")
+        errors.print("images are mirrored at random; if left and right matter, give --augment without flip")
 
 
-def _missing_classes(begun: training.RunTraining) -> list[str]:
-    """Classes that a small draw has left out."""
+def _missing_classes(training: RunTraining) -> list[str]:
+    """A warning for each split that lacks some classes."""
     found = []
     for split, words in (("train", "is not trained on"), ("test", "is not in the test")):
-        labels = begun.run.splits.of(begun.data, split).labels
+        labels = training.run.splits.of(training.data, split).labels
         if not len(labels):
             continue
-        counts = torch.bincount(labels, minlength=len(begun.run.classes)).tolist()
-        names = [name for name, count in zip(begun.run.classes, counts, strict=True) if not count]
+        counts = torch.bincount(labels, minlength=len(training.run.classes)).tolist()
+        names = [name for name, count in zip(training.run.classes, counts, strict=True) if not count]
         if names:
             found.append(
                 f"{', '.join(names[:5])}{' and more' if len(names) > 5 else ''} {words}: no image of it was drawn"
@@ -190,62 +189,62 @@ def _missing_classes(begun: training.RunTraining) -> list[str]:
 
 
 def _changed_shapes(adjusted: dict[str, int]) -> str:
-    """As "12 images were cropped"; nothing where all had the right shape."""
+    """As "12 images were cropped"; empty if all were square."""
     changes = [f"{count} images were {name}" for name, count in adjusted.items() if name in CHANGED]
     return ", ".join(changes)
 
 
-def _run_to_the_end(begun: training.RunTraining, tensorboard: bool, again: str) -> None:
-    """Train with a bar or a log; a first Ctrl-C stops between two steps, when all is saved."""
+def _run_to_the_end(training: RunTraining, tensorboard: bool, command: str) -> None:
+    """Train with a progress bar or a log; a first Ctrl-C saves and stops after the current step."""
     try:
-        done, stopped = _watched(begun, tensorboard)
+        done, stopped = _train_with_callbacks(training, tensorboard)
     except KeyboardInterrupt:
-        errors.print(f"stopped at once. Go on from the last step that was saved with:\n  {again}")
+        errors.print(f"stopped at once. Continue from the last saved step with:\n  {command}")
         raise typer.Exit(INTERRUPTED) from None
     except DivergedError as error:
-        raise DivergedError(f"{error}. A run keeps its settings: give others with another --out") from error
+        raise DivergedError(f"{error}. A run keeps its settings: start another one with another --out") from error
     if not done:
-        step, steps = begun.trainer.progress.step, begun.trainer.steps
-        errors.print(f"stopped after step {step} of {steps}; all is saved. Go on with:\n  {again}")
+        step, steps = training.trainer.progress.step, training.trainer.steps
+        errors.print(f"stopped after step {step} of {steps}; everything is saved. Continue with:\n  {command}")
         raise typer.Exit(INTERRUPTED)
     if stopped:
-        errors.print(f"stopped after the last step; the run is finished, and in {begun.run.path}")
+        errors.print(f"stopped after the last step; the run is finished, in {training.run.path}")
         raise typer.Exit(INTERRUPTED)
 
 
-def _watched(begun: training.RunTraining, tensorboard: bool) -> tuple[bool, bool]:
-    """Train, and say whether the end was reached, and whether a signal asked to stop."""
-    epochs, first = begun.run.settings.epochs, begun.trainer.progress.step + 1
-    say = b"\n" * errors.is_terminal + b"stopping after this step; once more stops at once\n"
+def _train_with_callbacks(training: RunTraining, tensorboard: bool) -> tuple[bool, bool]:
+    """Whether training reached the end, and whether a signal asked to stop."""
+    epochs, first = training.run.settings.epochs, training.trainer.progress.step + 1
+    message = b"\n" * errors.is_terminal + b"stopping after this step; once more stops at once\n"
     with ExitStack() as stack:
-        stop = stack.enter_context(stop_on_signals(say))
+        stop = stack.enter_context(stop_on_signals(message))
         if tensorboard:
-            begun.callbacks.append(stack.enter_context(TensorBoardCurves(begun.run.path / "tensorboard", first)))
+            training.callbacks.append(stack.enter_context(TensorBoardCurves(training.run.path / "tensorboard", first)))
         if errors.is_terminal and not errors.is_dumb_terminal:
-            begun.callbacks.append(ProgressBar(stack.enter_context(training_bar(errors)), epochs))
+            training.callbacks.append(ProgressBar(stack.enter_context(training_bar(errors)), epochs))
         else:
-            begun.callbacks.append(LogLines(errors, epochs))
-        return begun.train(stop), stop()
+            training.callbacks.append(LogLines(errors, epochs))
+        return training.train(stop), stop()
 
 
-def _evaluated(begun: training.RunTraining) -> dict[str, Any]:
+def _evaluate(training: RunTraining) -> dict[str, Any]:
     try:
-        return evaluate_run(begun.run, begun.model, begun.data, None, "test")
+        return evaluate_run(training.run, training.model, training.data, None, "test")
     except KeyboardInterrupt:
-        again = shlex.join(["memwrap", "evaluate", str(begun.run.path)])
-        errors.print(f"stopped while it was judged; the run is finished. Judge it with:\n  {again}")
+        command = shlex.join(["memwrap", "evaluate", str(training.run.path)])
+        errors.print(f"stopped during the evaluation; the run is finished. Evaluate it with:\n  {command}")
         raise typer.Exit(INTERRUPTED) from None
 
 
-def _conclude(begun: training.RunTraining, evaluate: bool, as_json: bool) -> None:
-    run: Run = begun.run
-    result: dict[str, Any] = {"run": str(run.path), "seconds": begun.seconds, "steps": begun.trainer.steps}
+def _conclude(training: RunTraining, evaluate: bool, as_json: bool) -> None:
+    run = training.run
+    facts: dict[str, Any] = {"run": str(run.path), "seconds": training.seconds, "steps": training.trainer.steps}
     if evaluate and len(run.splits.test):
-        record = _evaluated(begun)
-        result["evaluation"] = record
+        record = _evaluate(training)
+        facts["evaluation"] = record
         if not as_json:
             show_evaluation(record, as_json)
         keep_evaluation(run, record)
     if as_json:
-        print_json(result)
-    errors.print(f"trained in {duration(begun.seconds)}; the run is in {run.path}")
+        print_json(TrainResult.model_validate(facts).model_dump(exclude_unset=True))
+    errors.print(f"trained in {duration(training.seconds)}; the run is in {run.path}")

@@ -1,4 +1,4 @@
-"""Text that cannot steer a terminal: reports, files and classes bear names that anybody may have chosen."""
+"""Escapes control characters in names of files and classes, which may come from anybody."""
 
 import re
 
@@ -6,5 +6,5 @@ _STEERING = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\
 
 
 def visible(text: str) -> str:
-    """The text with all that steers a terminal, or the direction of reading, written out, as \\x1b; lines stay."""
+    """The text with control and direction characters escaped, as \\x1b; line breaks stay."""
     return _STEERING.sub(lambda found: found[0].encode("unicode_escape").decode(), text)

@@ -1,4 +1,4 @@
-"""Scores with memories drawn from a run's training images, of which only those are encoded that are drawn."""
+"""Scores with memories drawn from a run's training images; only images that are drawn are encoded."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -28,9 +28,9 @@ def encoded(model: EncoderModel, images: LabelledImages, encode: Encode = encode
 
 
 def sources_of(splits: Splits) -> dict[str, Tensor]:
-    """By its name, what memories are drawn from: places of images, those trained on counted first, then the rest.
+    """What memories are drawn from, by name: positions in the training images, followed by the rest.
 
-    The whole training set is one only if the run was not trained on all of it.
+    The whole training set is included only if the run was not trained on all of it.
     """
     samples, others = len(splits.train), len(splits.rest)
     return {SUBSET: torch.arange(samples)} | ({WHOLE: torch.arange(samples + others)} if others else {})
@@ -45,7 +45,7 @@ def scores_by_source(
     sources: Mapping[str, Tensor],
     encode: Encode = encode_all,
 ) -> dict[str, dict[str, Any]]:
-    """The scores on the test images with memories from each source, as `sources_of` has them; each with own draws."""
+    """The scores on the test images with memories drawn from each of the sources."""
     source, order = splits.source(data, "train"), torch.cat([splits.train, splits.rest])
     labels = source.labels[order]
 

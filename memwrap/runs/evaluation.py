@@ -1,4 +1,4 @@
-"""A run judged on its test images, or on any labelled ones: all scores in one record, and what had to be left out."""
+"""The evaluation of a run on its test images, or on other labelled images."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,15 +14,16 @@ from memwrap.models.loading import Model
 from memwrap.nn.modes import evaluation_mode
 from memwrap.runs.drawn import SUBSET, WHOLE, encoded, scores_by_source, sources_of
 from memwrap.runs.run import Run
+from memwrap.runs.scores import Evaluation
 
 
 def evaluate_run(
-    run: Run, model: Model, data: DataSet | str, judged: LabelledImages | None, split: str
+    run: Run, model: Model, data: DataSet | str, images: LabelledImages | None, split: str
 ) -> dict[str, Any]:
-    """All scores of the run.
+    """All scores of the run, as the JSON of an `Evaluation`.
 
-    data: the run's own data, or in words why it cannot be had. judged: labelled images to judge instead of one of the
-    run's own splits, "test" or "validation".
+    data: the run's data, or the reason why it is not available. images: labelled images to evaluate on, instead of the
+    run's split "test" or "validation".
     """
     left_out: dict[str, str] = {}
     record: dict[str, Any] = {
@@ -32,24 +33,28 @@ def evaluate_run(
         "split": split,
         "left_out": left_out,
     }
-    if judged is None:
-        if isinstance(data, str):
-            left_out["accuracy"] = f"no images to judge: {data}"
-            return {**record, "memory": _memory_facts(model)}
-        judged = run.splits.of(data, split)
-    if not len(judged):
-        raise DataError(f"the run has no {split} images; train with --{split} to set some apart, or give --data")
+    if images is None and isinstance(data, str):
+        left_out["accuracy"] = f"no images to evaluate on: {data}"
+        return _as_json({**record, "memory": _memory_info(model)})
+    if images is None:
+        assert isinstance(data, DataSet)
+        images = run.splits.of(data, split)
+    if not len(images):
+        raise DataError(f"the run has no {split} images; train with --{split} to hold some out, or give --data")
     with evaluation_mode(model):
-        test = encoded(model, judged)
+        test = encoded(model, images)
         record["images"] = len(test)
-        if not isinstance(model, MemoryClassifier):
-            return {**record, "standard": standard_scores(model.layer, test)}
-        return {
-            **record,
-            "memory": _memory_facts(model),
-            "remembered": _remembered(model, test),
-            "drawn": _drawn(run, model, data, test, left_out),
-        }
+        if isinstance(model, MemoryClassifier):
+            record["memory"] = _memory_info(model)
+            record["remembered"] = _remembered(model, test)
+            record["drawn"] = _drawn(run, model, data, test, left_out)
+        else:
+            record["standard"] = standard_scores(model.layer, test)
+    return _as_json(record)
+
+
+def _as_json(record: dict[str, Any]) -> dict[str, Any]:
+    return Evaluation.model_validate(record).model_dump(exclude_unset=True)
 
 
 def _remembered(model: MemoryClassifier, test: Encoded) -> dict[str, Any]:
@@ -72,8 +77,8 @@ def _drawn(
     return scores_by_source(model, data, run.splits, run.settings, test, sources)
 
 
-def _memory_facts(model: Model) -> dict[str, Any] | None:
-    """How large the remembered memory is, and how many of its samples the model itself puts into their class."""
+def _memory_info(model: Model) -> dict[str, Any] | None:
+    """The size of the remembered memory, and the share of it that the model assigns to its class."""
     memory = model.remembered if isinstance(model, MemoryClassifier) else None
     if memory is None:
         return None
@@ -82,7 +87,7 @@ def _memory_facts(model: Model) -> dict[str, Any] | None:
 
 
 def labelled_like(classes: Sequence[str], data: DataSet, where: Path | str) -> LabelledImages:
-    """The images of another data set with the labels of a model's classes; its test split, or all if it has none."""
+    """The images of another data set, labelled by a model's classes; its test split, or all if it has none."""
     images = data.test if data.test is not None else data.train
     if unknown := [name for name in data.classes if name not in classes]:
         raise DataError(

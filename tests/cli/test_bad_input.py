@@ -377,7 +377,7 @@ def test_a_disk_that_becomes_full_ends_training_which_goes_on_when_there_is_room
     assert [path for path in out.iterdir() if path.name.endswith(".partial")] == []
 
     result = succeeds("train", "--resume", "--out", out, "--no-evaluate")
-    assert "going on from step" in result.err
+    assert "continuing from step" in result.err
     succeeds("train", data, "--out", other, *flags)
     assert same_weights(out, other)
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from memwrap.cli import evaluate as command
 from memwrap.errors import SaveError
+from memwrap.runs.run import Run
 from tests.cli import QUICK, fails, photos, picture, record, run, succeeds
 from tests.cli.conftest import Trained
 
@@ -63,7 +63,7 @@ def test_the_validation_images_can_be_judged(data: Path, out: Path) -> None:
 
 def test_images_that_were_not_set_apart_cannot_be_judged(trained: Trained) -> None:
     message = fails(3, "evaluate", trained.run, "--split", "validation")
-    assert "the run has no validation images; train with --validation to set some apart, or give --data" in message
+    assert "the run has no validation images; train with --validation to hold some out, or give --data" in message
 
 
 def test_only_test_and_validation_are_splits(trained: Trained) -> None:
@@ -117,7 +117,7 @@ def test_without_the_data_nothing_can_be_judged_but_the_memory(moved: Trained) -
     result = run("evaluate", moved.run)
     assert result.code == 3
     assert "memory: 16 images; the model itself puts" in result.out
-    assert result.err.startswith("memwrap: no images to judge: ")
+    assert result.err.startswith("memwrap: no images to evaluate on: ")
     assert "give --run-data" in result.err
     assert record(moved.run, "evaluation.json") == before
 
@@ -125,7 +125,7 @@ def test_without_the_data_nothing_can_be_judged_but_the_memory(moved: Trained) -
 def test_without_the_data_json_says_what_is_left_out(moved: Trained) -> None:
     result = run("evaluate", moved.run, "--json")
     assert result.code == 3
-    assert "no images to judge" in result.json["left_out"]["accuracy"]
+    assert "no images to evaluate on" in result.json["left_out"]["accuracy"]
     assert result.json["memory"]["size"] == 16
 
 
@@ -158,7 +158,7 @@ def test_a_run_that_cannot_be_written_to_is_judged_all_the_same(
     def refuse(*_: object) -> None:
         raise SaveError("evaluation.json: cannot be written (Read-only file system)")
 
-    monkeypatch.setattr(command, "write_json", refuse)
+    monkeypatch.setattr(Run, "write_json", refuse)
     result = succeeds("evaluate", trained.run)
     assert "judged on 4 test images" in result.out
     assert "warning: evaluation.json: cannot be written (Read-only file system)" in result.err
@@ -185,7 +185,7 @@ def test_what_is_no_run_is_told(trained: Trained, tmp_path: Path) -> None:
 
 
 def test_the_data_that_a_run_was_trained_on_is_not_judged_whole(trained: Trained) -> None:
-    assert "would be judged whole, training images too" in fails(2, "evaluate", trained.run, "--data", trained.data)
+    assert "training images included" in fails(2, "evaluate", trained.run, "--data", trained.data)
 
 
 def test_the_validation_has_a_record_of_its_own(data: Path, out: Path) -> None:

@@ -403,7 +403,7 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
 
 def test_a_split_without_images_is_refused_before_images_are_read(trained: Trained) -> None:
     message = fails(3, "explain", trained.run, "--split", "validation")
-    assert "the run has no validation images; train with --validation to set some apart, or name images" in message
+    assert "the run has no validation images; train with --validation to hold some out, or name images" in message
     assert "reading" not in message
 
 

@@ -79,12 +79,12 @@ def goes_on_as_it_says(message: str, out: Path, never_stopped: Path) -> None:
     """The last line of the message is a command that ends the run as if it had never been stopped."""
     step = record(out, "model.json")["training"]["progress"]["step"]
     assert 0 < step < 2 * EPOCHS
-    assert f"stopped after step {step} of {2 * EPOCHS}; all is saved. Go on with:\n  memwrap train" in message
+    assert f"stopped after step {step} of {2 * EPOCHS}; everything is saved. Continue with:\n  memwrap train" in message
     assert "Traceback" not in message
     name, *words = shlex.split(message.splitlines()[-1])
     assert name == "memwrap"
     result = succeeds(*words, "--no-evaluate")
-    assert f"going on from step {step} of {2 * EPOCHS}" in result.err
+    assert f"continuing from step {step} of {2 * EPOCHS}" in result.err
     assert same_weights(out, never_stopped)
     lines = (out / "metrics.jsonl").read_text().splitlines()
     assert len(lines) == EPOCHS, "each epoch is logged once"
@@ -154,7 +154,7 @@ def test_a_second_ctrl_c_stops_at_once(never_stopped: tuple[Path, Path], out: Pa
         message = rest(running)
     assert time.monotonic() - begun < 15
     assert running.returncode == 130
-    assert "stopped at once. Go on from the last step that was saved with:\n  memwrap train" in message
+    assert "stopped at once. Continue from the last saved step with:\n  memwrap train" in message
     assert "Traceback" not in message
     succeeds(*shlex.split(message.splitlines()[-1])[1:], "--no-evaluate")
     assert same_weights(out, other)

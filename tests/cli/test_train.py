@@ -30,7 +30,7 @@ def test_the_log_tells_what_is_trained_and_how_it_goes_on(data: Path, out: Path)
     lines = succeeds("train", data, "--out", out, "--encoder", "tiny", "--epochs", "7").err.splitlines()
     assert lines[0] == "reading images ..."
     assert lines[1] == "16 images of 2 classes at 8x8, tiny, memory_wrap, 7 epochs on cpu, recipe default"
-    assert "name --augment without flip" in lines[2]
+    assert "--augment without flip" in lines[2]
     epochs = [line for line in lines if line.startswith("epoch")]
     assert [line.split()[1] for line in epochs] == ["1/7", "7/7"]
     for word in ("loss", "accuracy", "images/s", "left"):
@@ -135,7 +135,7 @@ def test_a_tilde_is_the_home_folder(data: Path, tmp_path: Path, monkeypatch: pyt
 def test_a_run_is_not_trained_into(trained: Trained, data: Path) -> None:
     before = record(trained.run, "model.json")
     message = fails(4, "train", data, "--out", trained.run, *QUICK)
-    assert "holds a run already; go on with it by --resume" in message
+    assert "holds a run already; continue it with --resume" in message
     assert "reading" not in message
     assert record(trained.run, "model.json") == before
 
@@ -156,17 +156,17 @@ def test_the_folder_that_one_stands_in_is_not_replaced(
 ) -> None:
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
-    assert "the folder that you are in" in fails(2, "train", data, "--out", place, *QUICK)
+    assert "the current folder" in fails(2, "train", data, "--out", place, *QUICK)
 
 
 def test_without_a_place_for_the_run_nothing_is_read(data: Path) -> None:
     result = run("train", data)
-    message = "memwrap: there is no --out; say where the run is to be kept, as in --out runs/photos\n"
+    message = "memwrap: --out is missing; name the folder of the run, as in --out runs/photos\n"
     assert result == Result(2, "", message)
 
 
 def test_without_data_nothing_is_trained(out: Path) -> None:
-    assert "there is no DATA" in fails(2, "train", "--out", out)
+    assert "DATA is missing" in fails(2, "train", "--out", out)
 
 
 # going on; how a run comes to be stopped is tested in test_signals.py
@@ -177,7 +177,7 @@ def test_without_data_nothing_is_trained(out: Path) -> None:
 )
 def test_going_on_takes_no_settings(trained: Trained, words: list[str]) -> None:
     message = fails(2, "train", "--resume", "--out", trained.run, *words)
-    assert "--resume goes on with the settings of the run" in message
+    assert "--resume continues with the settings of the run" in message
 
 
 def test_a_finished_run_is_not_gone_on_with(trained: Trained) -> None:
@@ -199,7 +199,7 @@ def stopping(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def again(result: Result) -> list[str]:
     """The command that a stopped one leaves one with."""
     assert result.code == 130
-    assert "all is saved. Go on with:" in result.err
+    assert "everything is saved. Continue with:" in result.err
     name, *words = shlex.split(result.err.splitlines()[-1])
     assert name == "memwrap"
     return words
@@ -224,7 +224,7 @@ def test_what_concerns_the_machine_is_asked_for_again(data: Path, out: Path, sto
 def test_a_run_that_is_not_finished_is_not_judged(data: Path, out: Path, stopping: None) -> None:
     run("train", data, "--out", out, *QUICK)
     for command in (["evaluate", out], ["predict", out, data]):
-        assert "the run is not finished, 1 steps are done; go on with: memwrap train" in fails(4, *command)
+        assert "the run is not finished, 1 steps are done; resume it with: memwrap train" in fails(4, *command)
 
 
 def test_a_finished_run_is_refused_before_its_images_are_read(data: Path, out: Path) -> None:
@@ -238,7 +238,7 @@ def test_who_goes_on_elsewhere_is_told(unfinished: Path, monkeypatch: pytest.Mon
     stored["settings"]["precision"] = "bf16"
     (unfinished / "run.json").write_text(json.dumps(stored))
     said = run("train", "--resume", "--out", unfinished).err
-    assert "warning: the run was begun on NVIDIA H200 and goes on on cpu, slowly, as it is in bf16" in said
+    assert "warning: the run was started on NVIDIA H200 and continues on cpu, slowly, as it is in bf16" in said
 
 
 @pytest.fixture
@@ -253,7 +253,7 @@ def test_going_on_needs_the_data_or_where_it_is_now(unfinished: Path, data: Path
     assert f"no longer at {data}" in message
     assert f"memwrap train DATA --resume --out {unfinished}" in message
     result = run("train", moved, "--resume", "--out", unfinished)
-    assert "going on from step 1 of 2" in result.err
+    assert "continuing from step 1 of 2" in result.err
     assert (unfinished / "metrics.jsonl").read_text().count("\n") == 2
 
 

@@ -235,7 +235,7 @@ def test_judging_leaves_the_model_as_it_was(run: tuple[Run, Model], data: DataSe
 def test_without_data_and_images_nothing_is_judged_and_it_says_why(run: tuple[Run, Model]) -> None:
     opened, model = run
     record = evaluate_run(opened, model, "the disk is gone", None, "test")
-    assert record["left_out"] == {"accuracy": "no images to judge: the disk is gone"}
+    assert record["left_out"] == {"accuracy": "no images to evaluate on: the disk is gone"}
     assert record["memory"]["size"] == 30
     assert not {"images", "remembered", "drawn"} & record.keys()
 
