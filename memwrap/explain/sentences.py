@@ -73,7 +73,7 @@ def flip_sentence(record: "ExplanationRecord") -> str:
     if found.tried == 0:
         return "Too many memory images were used to search for those that the prediction depends on."
     removed = "one is" if found.tried == 1 else f"{found.tried} are"
-    return f"It does not depend on a few memory images: whichever {removed} removed, it is still predicted as {own}."
+    return f"It does not depend on a few memory images: whichever {removed} removed, it stays {own}."
 
 
 def percent(share: float) -> str:

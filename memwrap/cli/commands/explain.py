@@ -30,7 +30,7 @@ def explain(
         typer.Option(
             min=1,
             metavar="<int>",
-            help="Of labelled images at most so many, drawn by the run's seed.",
+            help="At most this many labelled images, drawn by the run's seed.",
             show_default="50, or as many as a figure shows",
         ),
     ] = None,
@@ -39,17 +39,17 @@ def explain(
         typer.Option(
             min=1,
             metavar="<int>",
-            help="Memory images shown for each, at most; one more if the strongest of another class is further down.",
+            help="Memory images to show for each, at most; one more if the strongest of another class is further down.",
         ),
     ] = 8,
     html: Annotated[
-        Path | None, typer.Option(help="Write a report to this file, which stands alone.", show_default=False)
+        Path | None, typer.Option(help="Write a report to this HTML file, with all pictures in it.", show_default=False)
     ] = None,
     figure: Annotated[
         Path | None, typer.Option(help="Draw a figure to this file, .png, .svg or .pdf.", show_default=False)
     ] = None,
     heatmaps: Annotated[
-        bool, typer.Option("--heatmaps", help="Show which pixels mattered, in report and figure. Takes its time.")
+        bool, typer.Option("--heatmaps", help="Show which pixels mattered, in report and figure. Slow.")
     ] = False,
     method: Annotated[
         str | None,
@@ -60,7 +60,7 @@ def explain(
     ] = None,
     baseline: Annotated[
         str | None,
-        typer.Option(help="What they are held against: white, black, mean or blur.", show_default="white"),
+        typer.Option(help="What heatmaps compare an image with: white, black, mean or blur.", show_default="white"),
     ] = None,
     max_steps: Annotated[
         int | None,
@@ -77,13 +77,13 @@ def explain(
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Tell why: the memory images behind each prediction, and what each of them did.
+    """Explain predictions: the memory images behind each, and the effect of each of these.
 
     [b]memwrap explain runs/photos img.jpg[/b]
     [b]memwrap explain runs/photos new/ --heatmaps --html why.html[/b]
 
-    A memory image counts as what the model takes it for. "Without it" is the
-    change in probability if it were taken out of the memory.
+    Classes of memory images are the model's predictions. "Without it" is the
+    change in probability if a memory image is removed.
     """
     from memwrap.cli.explain import ImageSelection, OutputOptions, heatmap_options
     from memwrap.cli.explain import explain as run_command

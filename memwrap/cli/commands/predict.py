@@ -20,8 +20,8 @@ def predict(
 
     [b]memwrap predict runs/photos cat.jpg more/[/b]
 
-    Unsure means that the memory image which counted most is one that the
-    model itself puts into another class.
+    Unsure means that the memory image with the largest weight is predicted
+    as another class.
     """
     from memwrap.cli.predict import predict as run_command
 

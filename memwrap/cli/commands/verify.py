@@ -9,18 +9,17 @@ from memwrap.cli.options import AsJson, Device
 
 
 def verify(
-    report: Annotated[Path, typer.Argument(metavar="REPORT", help="A file that explain --html wrote.")],
-    run: Annotated[
-        Path | None, typer.Option(help="Where the run is, if not where the report says.", show_default=False)
-    ] = None,
+    report: Annotated[Path, typer.Argument(metavar="REPORT", help="A file written by explain --html.")],
+    run: Annotated[Path | None, typer.Option(help="The run's folder, if it has moved.", show_default=False)] = None,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Compute what a report says of its images again, from the run that it names, and say what differs.
-
-    The images, their names and labels, the run's place and the date are taken from the report itself.
+    """Check a report: that its page shows its data, and that its run gives the same data again.
 
     [b]memwrap verify why.html[/b]
+
+    The images, their names and labels, the run's path and the date are taken
+    from the report.
     """
     from memwrap.cli.verify import verify_report
 
