@@ -1,19 +1,35 @@
-"""metrics.jsonl: a line of JSON for each epoch, whole lines only."""
+"""metrics.jsonl: a line of JSON for each epoch."""
 
 import json
 import os
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from memwrap.errors import RunError, SaveError
 from memwrap.storage import checkpoint
+from memwrap.storage.validation import Record
+
+
+class MetricsLine(Record, extra="allow"):
+    """The metrics of an epoch."""
+
+    step: int
+    epoch: int | None = None
+    loss: float | None = None  # mean over the inputs of the epoch
+    accuracy: float | None = None
+    lr: float | None = None
+    seconds: float | None = None  # of training since the start of the run
+    images_per_second: float | None = None
+    validation_accuracy: float | None = None  # after about ten of the epochs
 
 
 def append(path: Path, line: dict[str, Any]) -> None:
-    """Add a line, which is on the disk when this returns."""
+    """Add a line, which is on disk when this returns."""
     try:
         with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+            file.write(_encode(line))
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
@@ -21,7 +37,7 @@ def append(path: Path, line: dict[str, Any]) -> None:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The whole lines; the last may have been cut off by a stop."""
+    """The complete lines; a stop may have cut the last one off."""
     try:
         texts = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except FileNotFoundError:
@@ -31,19 +47,20 @@ def read(path: Path) -> list[dict[str, Any]]:
     lines = []
     for text in texts:
         try:
-            line = json.loads(text)
-        except (ValueError, RecursionError):
+            lines.append(MetricsLine.model_validate_json(text).model_dump(exclude_unset=True))
+        except ValidationError:
             break
-        if not isinstance(line, dict) or type(line.get("step")) is not int:
-            break
-        lines.append(line)
     return lines
 
 
 def cut(path: Path, step: int) -> None:
-    """Leave the epochs that had ended by this step: later ones are run again."""
+    """Keep the epochs that had ended by this step: later ones are run again."""
     kept = [line for line in read(path) if line["step"] <= step]
     try:
-        checkpoint.write_file(path, "".join(json.dumps(line) + "\n" for line in kept).encode())
+        checkpoint.write_file(path, "".join(map(_encode, kept)).encode())
     except OSError as error:
         raise SaveError(f"{path}: cannot be written ({error})") from error
+
+
+def _encode(line: dict[str, Any]) -> str:
+    return json.dumps(MetricsLine(**line).model_dump(exclude_unset=True)) + "\n"
