@@ -1,1 +1,22 @@
-"""Runs: folders that stand alone, made by training, resumed after any stop, and read by all that comes after."""
+"""Runs: folders that training makes, that can be resumed after any stop, and that all other commands read."""
+
+from memwrap.runs.data import data_for, data_of
+from memwrap.runs.evaluation import evaluate_run
+from memwrap.runs.run import Run, SavedModel, open_model, open_run
+from memwrap.runs.scores import Evaluation
+from memwrap.runs.training import Callback, RunTraining, begin, resume
+
+__all__ = [
+    "Callback",
+    "Evaluation",
+    "Run",
+    "RunTraining",
+    "SavedModel",
+    "begin",
+    "data_for",
+    "data_of",
+    "evaluate_run",
+    "open_model",
+    "open_run",
+    "resume",
+]
