@@ -1,4 +1,4 @@
-"""The folder of a run, opened once: its parts are read when they are first used, and kept.
+"""The folder of a run, opened once: its tensors are read when they are first used, and kept.
 
     run.json        settings, where the data came from, versions; written once
     splits.json     which images the run trains on, validates on and is tested on; written once
@@ -92,15 +92,9 @@ class SavedModel:
 class Run(SavedModel):
     """The folder that `memwrap train` makes."""
 
-    def __init__(self, path: Path, record: RunDescription, splits: Splits | None = None) -> None:
+    def __init__(self, path: Path, record: RunDescription, splits: Splits) -> None:
         super().__init__(path)
-        self.record = record
-        if splits is not None:
-            self.splits = splits
-
-    @cached_property
-    def splits(self) -> Splits:
-        return read_splits(self.path)
+        self.record, self.splits = record, splits
 
     @cached_property
     def stored(self) -> tuple[dict[str, Any], checkpoint.Parts]:
@@ -190,7 +184,7 @@ def _as_run_error() -> Iterator[None]:
 
 def open_run(path: Path) -> Run:
     """The run in this folder; a RunError says why there is none."""
-    return Run(path, read_record(path))
+    return Run(path, read_record(path), read_splits(path))
 
 
 def open_model(path: Path) -> SavedModel:

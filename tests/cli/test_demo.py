@@ -74,7 +74,7 @@ def test_the_run_of_the_demo_is_taken_by_the_commands_that_it_names(tmp_path: Pa
 def test_the_demo_has_a_report_that_holds(tmp_path: Path) -> None:
     out = tmp_path / "runs" / "demo"
     shown = succeeds("demo", "--out", out, "--seeds", 1).out
-    assert shown.endswith(f"to be opened in a browser: {out / 'report.html'}\n")
+    assert shown.endswith(f"in a browser: {out / 'report.html'}\n")
     page = parsed((out / "report.html").read_text())
     assert page.one("h1").text == "memwrap demo"
     names = [path.stem.rpartition("-")[2] for path in (out / "pictures").iterdir()]
@@ -150,4 +150,4 @@ def test_a_place_that_cannot_be_is_told(tmp_path: Path) -> None:
 
 def test_the_folder_that_one_stands_in_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert "the folder that you are in" in fails(2, "demo", "--out", ".")
+    assert "the current folder" in fails(2, "demo", "--out", ".")
