@@ -174,7 +174,7 @@ def _labelled_inputs(
 def _own_images(run: Run, selection: ImageSelection, reading: Reading) -> LabelledImages:
     split = selection.split or "test"
     if not len(getattr(run.splits, split)):
-        raise DataError(f"the run has no {split} images; train with --{split} to set some apart, or name images")
+        raise DataError(f"the run has no {split} images; train with --{split} to hold some out, or name images")
     data = own_data(run, selection.run_data, reading)
     if isinstance(data, str):
         raise DataError(f"the run's own images cannot be read: {data}, or name images to explain")

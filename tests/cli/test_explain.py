@@ -403,7 +403,8 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
 
 def test_a_split_without_images_is_refused_before_images_are_read(trained: Trained) -> None:
     message = fails(3, "explain", trained.run, "--split", "validation")
-    assert "the run has no validation images" in message
+    assert "no validation images" in message
+    assert "--validation" in message
     assert "reading" not in message
 
 
@@ -492,7 +493,7 @@ def test_class_names_are_needed_to_compare_with(alone: Path, tmp_path: Path) -> 
     model.classes = None
     model.save(alone)
     message = fails(2, "explain", alone, "--data", photos(tmp_path / "other"))
-    assert "the model has no class names" in message
+    assert "model.classes" in message
 
 
 def test_a_memory_is_needed(alone: Path, files: list[Path]) -> None:

@@ -22,7 +22,10 @@ from tests.report.test_pictures import SIDE, photos
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium to open pages with")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium to open pages with"),
+]
 
 FLAGS = (
     "--no-sandbox --disable-gpu --disable-background-networking --disable-component-update "

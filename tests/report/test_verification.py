@@ -250,6 +250,8 @@ ATTACKS: dict[str, Callable[[str], str]] = {
     "script that ends early": instead('"use strict";', '"use strict";</script >'),
     "line ends of another system": lambda page: page.replace("\n", "\r\n"),
     "end of the file": lambda page: page[:-1],
+    "line after the end": lambda page: page + "\n",
+    "blank before the start": lambda page: " " + page,
     "bar": instead('style="width:100.0%"', 'style="width:100.0%;display:none"'),
     "bar of another length": instead('style="width:100.0%"', 'style="width:0100.0%"'),
 }
