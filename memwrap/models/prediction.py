@@ -1,4 +1,4 @@
-"""A model's word on pictures."""
+"""Predictions for image files."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,13 +17,13 @@ AT_ONCE = 32
 
 
 def predict_files(model: Model, paths: Sequence[Path]) -> Iterator[PredictionRecord | UnreadableFile]:
-    """For each image file in turn, and each one in folders, what the model makes of it."""
+    """The prediction for each image file in turn, and for each file in folders; or why it cannot be read."""
     files = list_image_files(paths)
     for start in range(0, len(files), AT_ONCE):
         yield from _predict(model, files[start : start + AT_ONCE])
 
 
-def judge(model: Model, images: Tensor) -> tuple[Tensor, Tensor | None]:
+def predict_images(model: Model, images: Tensor) -> tuple[Tensor, Tensor | None]:
     """images (B, channels, H, W) as the model takes them -> logits (B, C), and whether each is uncertain (B,)"""
     with evaluation_mode(model):
         if not isinstance(model, MemoryClassifier):
@@ -42,7 +42,9 @@ def _predict(model: Model, files: Sequence[Path]) -> list[PredictionRecord | Unr
     pixels, unreadable = read_image_files(files, transform.shape, transform.fit)
     results: dict[str, PredictionRecord | UnreadableFile] = {each.path: each for each in unreadable}
     if pixels:
-        logits, uncertain = judge(model, transform(torch.stack(list(pixels.values())).to(model.reference.device)))
+        logits, uncertain = predict_images(
+            model, transform(torch.stack(list(pixels.values())).to(model.reference.device))
+        )
         labels, probabilities = predict_classes(logits).tolist(), logits.softmax(dim=1).tolist()
         for row, (file, label) in enumerate(zip(pixels, labels, strict=True)):
             doubt = None if uncertain is None else bool(uncertain[row])

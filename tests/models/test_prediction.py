@@ -17,7 +17,7 @@ from memwrap import InputError, MemoryClassifier, NoMemoryError
 from memwrap.data import Transform
 from memwrap.explain.record import PredictionRecord
 from memwrap.models.loading import Model
-from memwrap.models.prediction import UnreadableFile, judge, predict_files
+from memwrap.models.prediction import UnreadableFile, predict_files, predict_images
 
 RED, GREEN, BLUE = (255, 0, 0), (0, 255, 0), (0, 0, 255)
 NAMES = ("red", "green", "blue")
@@ -89,7 +89,7 @@ def predicted(path: Path, label: int, probability: float, uncertain: bool | None
 
 
 def test_two_pictures_by_hand(by_colour: MemoryClassifier, picture: Picture) -> None:
-    """Without itself, a red sample is judged by the other red one; the green one, by two red ones: as red."""
+    """Without itself, a red sample is predicted from the other red one, and the green one from two red ones: as red."""
     assert by_colour.remembered.predictions.tolist() == [0, 0, 0]
     red, green = picture("a.png", RED), picture("b.png", GREEN)
     sure = math.e / (math.e + 2)  # logits 1, 0, 0
@@ -148,7 +148,7 @@ def test_the_transform_s_normalisation_is_heeded(standard: Model, picture: Pictu
 # Which files, in which order
 
 
-def test_files_and_folders_are_judged_in_their_order(by_colour: MemoryClassifier, picture: Picture) -> None:
+def test_files_and_folders_are_predicted_in_their_order(by_colour: MemoryClassifier, picture: Picture) -> None:
     last, first = picture("z.png", GREEN), picture("a.png", RED)
     inner = [picture(f"folder/{name}", GREEN) for name in ("b.png", "c/d.png", "e.png")]
     picture("folder/.hidden.png")
@@ -157,8 +157,8 @@ def test_files_and_folders_are_judged_in_their_order(by_colour: MemoryClassifier
     assert [each.prediction_name for each in results] == ["green"] * 4 + ["red"]  # type: ignore[union-attr]
 
 
-def test_many_files_are_judged_as_one_by_one(by_colour: MemoryClassifier, picture: Picture) -> None:
-    """More than are judged at once, unreadable ones among them."""
+def test_many_files_are_predicted_as_one_by_one(by_colour: MemoryClassifier, picture: Picture) -> None:
+    """More than fit into a batch, unreadable ones among them."""
     colours = [(RED, GREEN)[(number * 7 // 3) % 2] for number in range(75)]
     paths = [picture(f"{number:02}.png", colour) for number, colour in enumerate(colours)]
     for number in (0, 31, 32, 33, 74):
@@ -186,7 +186,7 @@ def test_a_batch_of_unreadable_files_does_not_end_it(by_colour: MemoryClassifier
     assert kinds == [UnreadableFile] * 35 + [PredictionRecord] * 5
 
 
-def test_a_file_named_twice_is_judged_twice(by_colour: MemoryClassifier, picture: Picture) -> None:
+def test_a_file_named_twice_is_predicted_twice(by_colour: MemoryClassifier, picture: Picture) -> None:
     path = picture("a.png")
     first, second = predict_files(by_colour, [path, path])
     assert first == second
@@ -197,7 +197,7 @@ def test_no_files_give_no_predictions(by_colour: MemoryClassifier, tmp_path: Pat
     assert list(predict_files(by_colour, [tmp_path])) == []
 
 
-def test_a_hidden_file_that_is_named_is_judged(by_colour: MemoryClassifier, picture: Picture) -> None:
+def test_a_hidden_file_that_is_named_is_predicted(by_colour: MemoryClassifier, picture: Picture) -> None:
     assert [type(each) for each in predict_files(by_colour, [picture(".hidden.png")])] == [PredictionRecord]
 
 
@@ -262,7 +262,7 @@ def test_an_unreadable_file_is_named_among_the_others(
     assert [first.prediction_name, third.prediction_name] == ["red", "green"]  # type: ignore[union-attr]
 
 
-def test_a_path_that_leads_nowhere_is_refused_before_anything_is_judged(
+def test_a_path_that_leads_nowhere_is_refused_before_anything_is_predicted(
     by_colour: MemoryClassifier, picture: Picture, tmp_path: Path
 ) -> None:
     missing = tmp_path / "missing"
@@ -270,7 +270,7 @@ def test_a_path_that_leads_nowhere_is_refused_before_anything_is_judged(
         next(predict_files(by_colour, [picture("a.png"), missing]))
 
 
-def test_a_model_that_cannot_judge_files_says_so(by_colour: MemoryClassifier, picture: Picture) -> None:
+def test_a_model_without_memory_or_transform_is_refused(by_colour: MemoryClassifier, picture: Picture) -> None:
     by_colour.forget()
     with pytest.raises(NoMemoryError):
         list(predict_files(by_colour, [picture("a.png")]))
@@ -282,11 +282,11 @@ def test_a_model_that_cannot_judge_files_says_so(by_colour: MemoryClassifier, pi
 # Images
 
 
-def test_judging_is_done_in_evaluation_mode_and_leaves_the_mode(model: MemoryClassifier, images: Tensor) -> None:
+def test_predictions_are_made_in_evaluation_mode_and_leave_the_mode(model: MemoryClassifier, images: Tensor) -> None:
     model.remember(torch.randn(6, 3, 8, 8), [0, 1, 2, 3, 0, 1])
     expected = model(images).detach()
     model.encoder.train()
-    logits, _ = judge(model, images)
+    logits, _ = predict_images(model, images)
     assert_close(logits, expected)
     assert not logits.requires_grad
     assert model.encoder.training
@@ -295,7 +295,7 @@ def test_judging_is_done_in_evaluation_mode_and_leaves_the_mode(model: MemoryCla
 def test_uncertain_is_what_a_loop_over_the_inputs_finds(by_colour: MemoryClassifier) -> None:
     by_colour.remember(torch.rand(20, 3, 1, 1).expand(-1, *SHAPE), [0] * 20)
     images = torch.rand(50, 3, 1, 1).expand(-1, *SHAPE)
-    _, uncertain = judge(by_colour, images)
+    _, uncertain = predict_images(by_colour, images)
     found = []
     for image in images:
         reading = by_colour.read(image.unsqueeze(0))

@@ -104,7 +104,7 @@ class Node:
         return found
 
     def rows(self) -> list[list[str]]:
-        """The texts of a table's body, but for what stands between rows."""
+        """The texts of a table's body, without headings between rows."""
         rows = [row for body in self.all("tbody") for row in body.all("tr") if not row.all("th", scope="rowgroup")]
         cells = [[node for node in row.children if isinstance(node, Node)] for row in rows]
         return [[cell.text for cell in row] for row in cells]

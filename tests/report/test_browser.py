@@ -74,22 +74,22 @@ def browser() -> Iterator[Any]:
 
 @contextmanager
 def opened(browser: Any, file: Path, **options: Any) -> Iterator[Any]:
-    """The page in a browser of its own; in the end nothing may have been said, asked for or popped up."""
-    said: list[str] = []
+    """The page in a browser of its own; at the end there may be no message, request or dialog."""
+    noted: list[str] = []
     with browser.new_context(offline=True, **{"viewport": {"width": 1100, "height": 900}, **options}) as context:
         page = context.new_page()
-        page.on("console", lambda message: said.append(f"console: {message.text}"))
-        page.on("pageerror", lambda error: said.append(f"error: {error}"))
-        page.on("dialog", lambda dialog: (said.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-        page.on("request", lambda request: said.append(request.url[:60]) if not own(request.url) else None)
-        page.on("requestfailed", lambda request: said.append(f"failed: {request.url[:60]}"))
+        page.on("console", lambda message: noted.append(f"console: {message.text}"))
+        page.on("pageerror", lambda error: noted.append(f"error: {error}"))
+        page.on("dialog", lambda dialog: (noted.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        page.on("request", lambda request: noted.append(request.url[:60]) if not own(request.url) else None)
+        page.on("requestfailed", lambda request: noted.append(f"failed: {request.url[:60]}"))
 
         def own(url: str) -> bool:
             return url.startswith("data:image/") or url.split("#")[0] == file.as_uri()
 
         page.goto(file.as_uri())
         yield page
-        assert said == []
+        assert noted == []
 
 
 @pytest.fixture(scope="module")
