@@ -1,4 +1,4 @@
-"""What all commands share: where words go, JSON for scripts, and the device and the places that flags name."""
+"""What all commands share: consoles, JSON output, devices and paths."""
 
 import json
 from collections.abc import Sequence
@@ -14,14 +14,14 @@ from memwrap.errors import SettingsError
 
 
 class _VisibleText(Console):
-    """A console on which the names of files and classes, which anybody may have chosen, move no cursor."""
+    """A console that escapes control characters, which names of files and classes may hold."""
 
     def render_str(self, text: str, **options: Any) -> Text:
         return super().render_str(visible(text), **options)
 
 
 def plain_console(stderr: bool = False) -> Console:
-    """A console that shows text as it is: a class may be called [red] or :cat:. Lines are not broken."""
+    """A console without markup, as a class may be called [red] or :cat:, and without line wrapping."""
     return _VisibleText(stderr=stderr, soft_wrap=True, markup=False, emoji=False, highlight=False)
 
 
@@ -29,7 +29,7 @@ errors = plain_console(stderr=True)
 
 
 def warn(*warnings: str) -> None:
-    """Each on a line of its own, on stderr."""
+    """Print each warning on a line, on stderr."""
     for warning in warnings:
         errors.print(Text("warning:", style="yellow"), warning)
 
@@ -42,7 +42,7 @@ def print_json(content: Any) -> None:
 
 
 def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
-    """Columns as wide as their widest entry; those with nothing under their head are left out."""
+    """Align the columns of a table with a header; empty columns are left out."""
     columns = [column for column in zip(*lines, strict=True) if any(column[1:])]
     widths = [max(map(len, column)) for column in columns]
     return [
@@ -52,17 +52,15 @@ def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
 
 
 def at_home(path: Path) -> Path:
-    """With ~ replaced by the user's home."""
+    """Replace ~ by the user's home folder."""
     try:
         return path.expanduser()
     except RuntimeError as error:
-        raise SettingsError(
-            f"{path}: the home folder that ~ stands for is not known; name the place in full"
-        ) from error
+        raise SettingsError(f"{path}: the home folder of ~ is unknown; give the full path") from error
 
 
 def is_there(path: Path) -> bool:
-    """Whether something of that name can be seen; no name is too long, and no folder too secret, to ask."""
+    """Whether the path exists; False if that cannot be determined, as for a name that is too long."""
     try:
         return path.exists()
     except OSError:
@@ -70,12 +68,12 @@ def is_there(path: Path) -> bool:
 
 
 def device_named(name: str) -> torch.device:
-    """auto takes a GPU if there is one."""
+    """The device of this name; auto is a GPU if there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.empty(1, device=device).item()  # which a device without memory, as "meta", has not
+        torch.empty(1, device=device).item()  # fails for a device without memory, such as "meta"
     except (RuntimeError, AssertionError, ImportError) as error:
         known = (
             "auto, cpu or cuda" if torch.cuda.is_available() else "auto or cpu, as there is no GPU that torch can use"

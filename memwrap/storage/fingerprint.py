@@ -1,4 +1,4 @@
-"""Short names for tensors, by which one tells whether they are still the same."""
+"""Hashes by which tensors are compared."""
 
 import hashlib
 import json
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def fingerprint(tensors: Mapping[str, Tensor], settings: Any = None) -> str:
-    """SHA-256 of tensors, with their names, shapes and kinds, and of settings (JSON values)."""
+    """SHA-256 of tensors with their names, shapes and dtypes, and of settings (JSON values)."""
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()

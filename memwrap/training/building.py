@@ -1,4 +1,4 @@
-"""From settings to a new model."""
+"""Builds a new model from settings."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,16 +15,16 @@ from memwrap.training.settings import ResolvedSettings, Settings
 
 
 def size_for(settings: Settings) -> int | None:
-    """The size of the images that the encoder wants; None leaves it to the images."""
+    """The input size of the encoder; None leaves it to the images."""
     if settings.size is None and settings.encoder is not None and settings.encoder.startswith(TIMM):
         return int(timm_config(settings.encoder)["input_size"][-1])
     return settings.size
 
 
 def new_model(settings: ResolvedSettings, classes: Sequence[str], images: Images) -> Model:
-    """A model for these classes and images of this shape, untrained but for pretrained weights.
+    """A new model for these classes and training images, with pretrained weights if the settings ask for them.
 
-    images: the training images, whose colours are measured where the settings do not say how to normalise.
+    images: give the shape, and the mean and deviation of the colours if the settings have none.
     """
     shape = images.shape
     with torch.random.fork_rng(devices=[]):
@@ -52,7 +52,7 @@ def _classifier(settings: ResolvedSettings, num_classes: int, shape: tuple[int, 
             arguments["pretrained_cfg_overlay"] = {"file": settings.weights}
         facts = timm_config(settings.encoder)
         if facts.get("fixed_input_size") and height != facts["input_size"][-1]:
-            arguments["img_size"] = height  # of transformers, whose position embeddings are made for one size
+            arguments["img_size"] = height  # transformers: their position embeddings have one size
     return encoders.create(settings.encoder, num_classes, channels, **arguments)
 
 
@@ -68,5 +68,5 @@ def _transform(settings: ResolvedSettings, images: Images) -> Transform:
 
 
 def _by_channel(values: Sequence[float], channels: int) -> tuple[float, ...]:
-    """A value for each channel; where there are not so many, as for grey images, their mean."""
+    """A value for each channel; their mean if the numbers differ, as for grey images."""
     return tuple(values) if len(values) == channels else (sum(values) / len(values),) * channels

@@ -1,4 +1,4 @@
-"""The learning rate of every step, as a plain function: a run that goes on after a stop needs no other state."""
+"""The learning rate as a function of the step: a resumed run needs no other state."""
 
 import math
 
@@ -6,7 +6,7 @@ from memwrap.training.settings import ResolvedSettings
 
 
 def learning_rate(settings: ResolvedSettings, step: int, steps_per_epoch: int) -> float:
-    """The rate of step 0, 1, ... of a run."""
+    """The learning rate of step 0, 1, ... of a run."""
     total = settings.epochs * steps_per_epoch
     warm = round(settings.warmup * total)
     if step < warm:
@@ -14,7 +14,7 @@ def learning_rate(settings: ResolvedSettings, step: int, steps_per_epoch: int) -
     if settings.schedule == "cosine":
         return settings.lr * (1 + math.cos(math.pi * (step - warm) / max(1, total - warm))) / 2
     if settings.schedule == "steps":
-        # As the paper: rates change between epochs, after these shares of them; 0.55 of 100 is a little more than 55.
+        # As in the paper, rates change between epochs. In floating point, 0.55 * 100 is a little more than 55.
         epoch = step // steps_per_epoch
         return settings.lr * 0.1 ** sum(epoch >= share * settings.epochs - 1e-6 for share in settings.drops)
     return settings.lr
