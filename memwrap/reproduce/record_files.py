@@ -25,7 +25,8 @@ def append_record(path: Path, entry: RunRecord | Failure) -> None:
     content = (json.dumps(to_json(entry), allow_nan=False) + "\n").encode()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with exclusive(path), path.open("ab+", buffering=0) as file:
+        # Opened before it is locked: a lock waits for ever where no file can be made.
+        with path.open("ab+", buffering=0) as file, exclusive(path):
             # A line that a killed process or a full disk cut short must not swallow this one.
             content = content if _ends_with_newline(file) else b"\n" + content
             _write_all(file, content)
@@ -37,9 +38,9 @@ def append_record(path: Path, entry: RunRecord | Failure) -> None:
 @contextmanager
 def claim(path: Path) -> Iterator[bool]:
     """Yield whether this is the only process that trains runs for the file; others see False until it ends."""
+    check_writable(path)
     with ExitStack() as held:
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
             is_only = held.enter_context(exclusive_if_free(path.with_name(f"{path.name}.runs")))
         except OSError as error:
             raise _not_writable(path, error) from error
@@ -50,7 +51,7 @@ def check_writable(path: Path) -> None:
     """Raise a SaveError now if lines could not be appended later, or if the disk is nearly full."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with exclusive(path), path.open("ab"), tempfile.TemporaryFile(dir=path.parent, buffering=0) as probe:
+        with path.open("ab"), exclusive(path), tempfile.TemporaryFile(dir=path.parent, buffering=0) as probe:
             _write_all(probe, bytes(RESERVE))
     except OSError as error:
         raise _not_writable(path, error) from error
