@@ -4,26 +4,20 @@ A compiled, exported or captured step runs without them.
 """
 
 import math
-import operator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from memwrap.errors import InputError, NonFiniteError
+from memwrap.metrics.checks import check_count
 
 
 def check_sizes(**sizes: int | None) -> None:
     """Whole numbers of at least one, by name; None is left out."""
     for name, size in sizes.items():
-        if size is None:
-            continue
-        try:
-            whole = operator.index(size)
-        except TypeError:
-            raise InputError(f"{name} is a {type(size).__name__}; expected a whole number") from None
-        if whole < 1:
-            raise InputError(f"{name} is {whole}; expected at least 1")
+        if size is not None:
+            check_count(name, size)
 
 
 def check_encodings(encodings: Tensor, in_features: int) -> None:
