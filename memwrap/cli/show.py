@@ -15,7 +15,7 @@ WORST = 10
 SHORT = 6  # characters: names up to this are heads of columns, for others there are numbers
 LEAST_NAME = 24  # characters that a long name has in a line, at least
 
-# What each score is called in the record, and on the screen.
+# The key of each score in the record, and the words on the screen.
 _SCORES = {
     "accuracy": "accuracy",
     "explanation_accuracy": "explanation accuracy",
@@ -25,9 +25,9 @@ _SCORES = {
     "majority_vote_accuracy": "majority vote accuracy",
     "calibration_error": "calibration error",
 }
-# Ways to tell the surest images; what each is called in the record, and on the screen.
+# Ways to rank images by certainty: the key in the record, and the words on the screen.
 _SUREST = {"confidence": "  by probability", "counterfactual_weight": "  by weight on counterfactuals"}
-FEW = 100  # images, of which a share is told with its count
+FEW = 100  # images: below this, a share is printed with its count
 _ANSWERED = (0.5, 0.8, 0.9)  # shares of the images, points of the recorded curves
 # What the heads of columns mean; with drawn memories, by where they are drawn from.
 _REMEMBERED = "the memory of {} images that predict uses"
@@ -41,7 +41,7 @@ def evaluation(console: Console, record: dict[str, Any]) -> None:
     """Print what `evaluate_run` found."""
     head, left_out = f"{record['run']}: {record['variant']}", dict(record["left_out"])
     if "images" in record:
-        console.print(f"{head}, judged on {_judged(record)}\n")
+        console.print(f"{head}, evaluated on {_describe_images(record)}\n")
         _scores(console, record)
         main = record.get("remembered") or record["standard"]
         _selective(console, main["selective"])
@@ -50,8 +50,8 @@ def evaluation(console: Console, record: dict[str, Any]) -> None:
         console.print(head)
         left_out.pop("accuracy")  # which ends the command with an error
     if memory := record.get("memory"):
-        own = memory["own_accuracy"]  # None: a single image is in no memory but itself
-        words = "" if own is None else f"; the model itself puts {percent(own, 1)} of them into their class"
+        own = memory["own_accuracy"]  # None for a memory of one
+        words = "" if own is None else f"; the model predicts the label of {percent(own, 1)} of them"
         console.print(f"memory: {memory['size']} images{words}")
     if use := record.get("remembered", {}).get("memory_use"):
         unused, tenth = percent(use["unused_share"], 1), percent(use["top_tenth_share"], 1)
@@ -66,7 +66,7 @@ def percent(value: float | None, digits: int = 2) -> str:
     return "-" if value is None else f"{100 * value:.{digits}f} %"
 
 
-def _judged(record: dict[str, Any]) -> str:
+def _describe_images(record: dict[str, Any]) -> str:
     count, split = record["images"], record["split"]
     return f"{count} {split} images" if split in ("test", "validation") else f"{count} images of {split}"
 
@@ -93,8 +93,8 @@ def _scores(console: Console, record: dict[str, Any]) -> None:
 
 
 def _selective(console: Console, scores: dict[str, Any]) -> None:
-    """How few errors are left if images of much doubt are left to people."""
-    table = _table("errors if only the surest are answered", *(percent(share, 0) for share in _ANSWERED), "average")
+    """The errors that are left if the model answers only where it is certain."""
+    table = _table("errors if only the most certain are answered", *(percent(share, 0) for share in _ANSWERED), "average")
     for name, words in _SUREST.items():
         if found := scores.get(name):
             risks = dict(found["curve"])
@@ -110,18 +110,18 @@ def _selective(console: Console, scores: dict[str, Any]) -> None:
 
 
 def _cell(scores: dict[str, Any], name: str, images: int) -> str:
-    """A score; on few images, a share of them with its count, as one image more or less makes much."""
+    """A score; of few images with its count, as one image more or less changes it much."""
     value = scores.get(name)
     if not isinstance(value, dict):
-        judged = _judged_by(scores, name, images)
-        if value is None or judged is None or images >= FEW:
+        counted = _count_behind(scores, name, images)
+        if value is None or counted is None or images >= FEW:
             return percent(value)
-        return f"{percent(value, 2 if images < 10 else 1)} ({round(value * judged)} of {judged})"
+        return f"{percent(value, 2 if images < 10 else 1)} ({round(value * counted)} of {counted})"
     return percent(None) if value["mean"] is None else f"{percent(value['mean'])} ± {100 * value['spread']:.2f}"
 
 
-def _judged_by(scores: dict[str, Any], name: str, images: int) -> int | None:
-    """How many images a score is a share of; None if it is no such share."""
+def _count_behind(scores: dict[str, Any], name: str, images: int) -> int | None:
+    """How many images a score is a share of; None for a score that is not a share."""
     if name == "calibration_error":
         return None
     if name not in ("counterfactual_accuracy", "example_accuracy"):
@@ -131,7 +131,7 @@ def _judged_by(scores: dict[str, Any], name: str, images: int) -> int | None:
 
 
 def _classes(console: Console, classes: list[str], scores: dict[str, Any]) -> None:
-    """A row for each class, with how often it was taken for the others where that fits; else the worst of both."""
+    """A row for each class, with its confusions where they fit; otherwise the worst classes and confusions."""
     counts, accuracies = scores["confusion"], scores["class_accuracies"]
     rows = list(range(len(classes)))
     if len(classes) > MOST_CLASSES:
@@ -150,13 +150,13 @@ def _classes(console: Console, classes: list[str], scores: dict[str, Any]) -> No
     console.print(table)
     if fits:
         number = " of that number" if numbered else ""
-        console.print(f"on the right: how many images of a row were taken for the class{number}\n")
+        console.print(f"on the right: how many images of a row were predicted as the class{number}\n")
     else:
         _confusions(console, classes, counts)
 
 
 def _fits(width: int, names: list[str], heads: list[str], counts: list[list[int]]) -> bool:
-    """Whether all classes have a column, and their names enough room beside them."""
+    """Whether a column for every class fits next to the class names."""
     columns = zip(heads, zip(*counts, strict=True), strict=True)
     needed = sum(2 + max(cell_len(head), *(len(str(count)) for count in column)) for head, column in columns)
     return width - needed - len("  images  accuracy") >= min(LEAST_NAME, max(map(cell_len, names)))
@@ -170,14 +170,14 @@ def _confusions(console: Console, classes: list[str], counts: list[list[int]]) -
         if count and row != column
     ]
     for count, name, other in sorted(pairs, key=lambda pair: -pair[0])[:WORST]:
-        console.print(f"{count} x {name} taken for {other}")
+        console.print(f"{count} x {name} predicted as {other}")
     if len(pairs) > WORST:
         console.print(f"and {len(pairs) - WORST} other confusions, none more frequent")
     console.print()
 
 
 def _table(label: str, *numbers: str) -> Table:
-    """Without lines; numbers to the right, and none broken."""
+    """A table without lines, numbers aligned to the right."""
     table = Table(box=None, pad_edge=False)
     table.add_column(label, no_wrap=True)
     for head in numbers:

@@ -24,7 +24,7 @@ def test_the_record_is_shown_and_kept(trained: Trained, tmp_path: Path) -> None:
     copy = shutil.copytree(trained.run, tmp_path / "copy")
     (copy / "evaluation.json").unlink()
     result = succeeds("evaluate", copy)
-    assert result.out.startswith(f"{copy}: memory_wrap, judged on 4 test images\n")
+    assert result.out.startswith(f"{copy}: memory_wrap, evaluated on 4 test images\n")
     for words in ("accuracy", "explanation accuracy", "counterfactual on top", "calibration error"):
         assert words in result.out
     assert "left out: drawn from the whole training set (the run was trained on all of it)" in result.out
@@ -58,7 +58,7 @@ def test_a_classifier_without_memory_has_one_column(data: Path, out: Path) -> No
 def test_the_validation_images_can_be_judged(data: Path, out: Path) -> None:
     succeeds("train", data, "--out", out, *QUICK, "--validation", 6, "--no-evaluate")
     assert succeeds("evaluate", out, "--split", "validation", "--json").json["images"] == 6
-    assert "judged on 6 validation images" in run("evaluate", out, "--split", "validation").out
+    assert "evaluated on 6 validation images" in run("evaluate", out, "--split", "validation").out
 
 
 def test_images_that_were_not_set_apart_cannot_be_judged(trained: Trained) -> None:
@@ -77,7 +77,7 @@ def test_another_folder_can_be_judged_which_changes_no_record(trained: Trained, 
     before = record(trained.run, "evaluation.json")
     other = photos(tmp_path / "other", count=3, seed=50)
     result = succeeds("evaluate", trained.run, "--data", other)
-    assert f"judged on 6 images of {other}" in result.out
+    assert f"evaluated on 6 images of {other}" in result.out
     assert "drawn from" in result.out, "the run's own data is there, too"
     assert record(trained.run, "evaluation.json") == before
 
@@ -106,7 +106,7 @@ def test_bad_files_of_another_folder_can_be_left_out(trained: Trained, tmp_path:
     assert "cat/bad.png" in fails(3, "evaluate", trained.run, "--data", other)
     result = succeeds("evaluate", trained.run, "--data", other, "--skip-bad")
     assert "warning: 1 files are left out" in result.err
-    assert "judged on 20 images" in result.out
+    assert "evaluated on 20 images" in result.out
 
 
 # without the run's own data
@@ -116,7 +116,7 @@ def test_without_the_data_nothing_can_be_judged_but_the_memory(moved: Trained) -
     before = record(moved.run, "evaluation.json")
     result = run("evaluate", moved.run)
     assert result.code == 3
-    assert "memory: 16 images; the model itself puts" in result.out
+    assert "memory: 16 images; the model predicts" in result.out
     assert result.err.startswith("memwrap: no images to evaluate on: ")
     assert "give --run-data" in result.err
     assert record(moved.run, "evaluation.json") == before
@@ -132,14 +132,14 @@ def test_without_the_data_json_says_what_is_left_out(moved: Trained) -> None:
 def test_without_the_data_other_images_are_judged_and_the_rest_is_left_out(moved: Trained, tmp_path: Path) -> None:
     other = photos(tmp_path / "other", seed=50)
     result = succeeds("evaluate", moved.run, "--data", other)
-    assert "judged on 20 images" in result.out
+    assert "evaluated on 20 images" in result.out
     assert "left out: drawn from the training subset (" in result.out
     assert "subset:" not in result.out
 
 
 def test_data_that_has_moved_can_be_named(moved: Trained) -> None:
     result = succeeds("evaluate", moved.run, "--run-data", moved.data)
-    assert "judged on 4 test images" in result.out
+    assert "evaluated on 4 test images" in result.out
 
 
 def test_data_that_has_changed_is_not_taken_for_the_runs_own(moved: Trained) -> None:
@@ -160,7 +160,7 @@ def test_a_run_that_cannot_be_written_to_is_judged_all_the_same(
 
     monkeypatch.setattr(Run, "write_json", refuse)
     result = succeeds("evaluate", trained.run)
-    assert "judged on 4 test images" in result.out
+    assert "evaluated on 4 test images" in result.out
     assert "warning: evaluation.json: cannot be written (Read-only file system)" in result.err
 
 

@@ -95,13 +95,13 @@ CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "hors
 )
 def test_no_line_of_the_tables_is_wider_than_80_columns(classes: tuple[str, ...]) -> None:
     lines = shown(a_record(classes, [[7] * len(classes)] * len(classes)))
-    confusions = [line for line in lines if " taken for " in line]  # in words, which may be long
+    confusions = [line for line in lines if " predicted as " in line]  # in words, which may be long
     assert [line for line in lines if cell_len(line) > 80 and line not in confusions] == []
 
 
 def test_scores_stand_in_one_line_each_with_all_columns() -> None:
     lines = shown(a_record(CIFAR10))
-    assert lines[0] == "runs/photos: memory_wrap, judged on 5000 test images"
+    assert lines[0] == "runs/photos: memory_wrap, evaluated on 5000 test images"
     heads = line_of(lines, "   ")
     assert heads.split() == ["remembered", "subset", "whole"]
     labels = ("accuracy ", "explanation accuracy ", "counterfactual on top ", "majority vote accuracy ")
@@ -130,7 +130,7 @@ def test_a_score_that_does_not_exist_is_a_dash() -> None:
 def test_a_memory_whose_classes_are_not_known_is_only_counted() -> None:
     lines = shown(a_record(CIFAR10) | {"memory": {"size": 1, "own_accuracy": None}})
     assert "memory: 1 images" in lines
-    assert "memory: 100 images; the model itself puts 98.7 % of them into their class" in shown(a_record(CIFAR10))
+    assert "memory: 100 images; the model predicts the label of 98.7 % of them" in shown(a_record(CIFAR10))
 
 
 def test_the_use_of_the_memory_is_told_beside_its_size() -> None:
@@ -147,7 +147,7 @@ def test_the_use_of_the_memory_is_told_beside_its_size() -> None:
 
 def section(lines: list[str]) -> list[str]:
     """The lines from the errors among the surest to the next that is empty."""
-    rest = lines[lines.index(line_of(lines, "errors if only the surest")) :]
+    rest = lines[lines.index(line_of(lines, "errors if only the most certain")) :]
     return rest[: rest.index("")]
 
 
@@ -159,9 +159,9 @@ def test_errors_among_the_surest_are_shown_at_some_shares_and_on_average() -> No
         "flag": {"coverage": 0.8766, "accuracy": 0.9612, "confidence_accuracy": 0.97},
     }
     assert section(shown(record)) == [
-        "errors if only the surest are answered    50 %    80 %    90 %  average",
-        "  by probability                        0.00 %  0.50 %  3.21 %   1.23 %",
-        "  by weight on counterfactuals          1.00 %  2.00 %  3.00 %   2.34 %",
+        "errors if only the most certain are answered    50 %    80 %    90 %  average",
+        "  by probability                              0.00 %  0.50 %  3.21 %   1.23 %",
+        "  by weight on counterfactuals                1.00 %  2.00 %  3.00 %   2.34 %",
         "average: over all shares from one image to all; 1.00 % if all errors came last",
         "the 87.7 % that predict does not call unsure: accuracy 96.12 %",
         "equally many, of the highest probability: accuracy 97.00 %",
@@ -175,7 +175,7 @@ def test_without_counterfactuals_the_surest_are_told_by_probability_alone(of: st
     del scores["memory_use"]
     lines = shown(record | {of: scores})
     assert [line.split("  ")[0] or line.split("  ")[1] for line in section(lines)] == [
-        "errors if only the surest are answered",
+        "errors if only the most certain are answered",
         "by probability",
         "average: over all shares from one image to all; 25.00 % if all errors came last",
     ]
@@ -206,7 +206,7 @@ def test_longer_names_have_numbers_for_it() -> None:
     lines = shown(a_record(CIFAR10, [[9] * 10] * 10))
     assert line_of(lines, "class").split()[3:] == [str(number) for number in range(1, 11)]
     assert line_of(lines, "2 automobile").split() == ["2", "automobile", "90", "10.0", "%", *["9"] * 10]
-    assert any(line.endswith("taken for the class of that number") for line in lines)
+    assert any(line.endswith("predicted as the class of that number") for line in lines)
 
 
 def test_a_long_name_goes_on_in_the_next_lines_and_none_of_it_is_lost() -> None:
@@ -220,8 +220,8 @@ def test_where_the_confusions_do_not_fit_the_most_frequent_are_named() -> None:
     counts[3][4], counts[7][8] = 11, 22
     lines = shown(a_record([f"class {number}" for number in range(25)], counts))
     assert line_of(lines, "class  ").split() == ["class", "images", "accuracy"]
-    place = lines.index("22 x class 7 taken for class 8")
-    assert lines[place + 1] == "11 x class 3 taken for class 4"
+    place = lines.index("22 x class 7 predicted as class 8")
+    assert lines[place + 1] == "11 x class 3 predicted as class 4"
     assert len([line for line in lines if line.startswith("class ") and "%" in line]) == 25
 
 
@@ -239,7 +239,7 @@ def test_of_many_classes_the_worst_are_shown() -> None:
     assert "the 10 worst of 100 classes; --json has all" in lines
     rows = [line.split()[0] for line in lines if line.startswith("name")]
     assert rows == [f"name{number}" for number in range(99, 89, -1)]
-    assert "99 x name99 taken for name0" in lines
+    assert "99 x name99 predicted as name0" in lines
     assert any(line.startswith("and 89 other confusions") for line in lines)
     assert len(lines) < 50
 

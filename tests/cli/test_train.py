@@ -22,7 +22,7 @@ def test_a_folder_of_images_becomes_a_run(data: Path, out: Path) -> None:
     assert record(out)["classes"] == ["cat", "dog"]
     assert record(out)["recipe"] == "default"
     assert record(out, "evaluation.json")["images"] == 4
-    assert "judged on 4 test images" in result.out
+    assert "evaluated on 4 test images" in result.out
     assert f"the run is in {out}" in result.err
 
 
@@ -91,8 +91,8 @@ def test_a_published_name_is_fetched_and_takes_the_papers_recipe(
     assert record(out)["recipe"] == "svhn"
     assert record(out)["settings"]["mean"] == [0.485, 0.456, 0.406]
     assert "downloading train_32x32.mat ..." in result.err
-    assert "judged on 3 test images" in result.out
-    assert "judged on 3 test images" in succeeds("evaluate", out).out, "the run knows where the data lies"
+    assert "evaluated on 3 test images" in result.out
+    assert "evaluated on 3 test images" in succeeds("evaluate", out).out, "the run knows where the data lies"
 
 
 def test_an_embedded_data_set_takes_the_default_recipe(out: Path) -> None:
