@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from memwrap.cli import show
-from memwrap.cli.reading import Reading
+from memwrap.cli.data_options import DataOptions
 from memwrap.cli.terminal import device_named, plain_console, print_json, warn
 from memwrap.data import DataSet, LabelledImages, count_shared, open_data
 from memwrap.errors import DataError, SaveError, SettingsError
@@ -23,7 +23,7 @@ def evaluate(
     skip_bad: bool,
     run_data: str | None,
     split: str,
-    reading: Reading,
+    reading: DataOptions,
     device: str,
     as_json: bool,
 ) -> None:
@@ -62,7 +62,7 @@ def keep_evaluation(run: Run, record: dict[str, Any]) -> None:
         warn(str(error))
 
 
-def own_data(run: Run, moved_to: str | None, reading: Reading) -> DataSet | str:
+def own_data(run: Run, moved_to: str | None, reading: DataOptions) -> DataSet | str:
     """The run's data, or the reason why it is not available."""
     try:
         return data_of(run, moved_to, **reading.options())
@@ -77,7 +77,7 @@ def _warn_of_training_images(run: Run, own: DataSet | str, images: LabelledImage
         warn(f"{count} of the {len(images)} images of {where} are training images of the run: the scores are too good")
 
 
-def other_images(run: Run | None, model: Model, data: str, skip_bad: bool, reading: Reading) -> LabelledImages:
+def other_images(run: Run | None, model: Model, data: str, skip_bad: bool, reading: DataOptions) -> LabelledImages:
     """Labelled images of a folder or zip, with the model's labels. run: the run of the model, if there is one."""
     if not model.classes:
         raise SettingsError(

@@ -9,9 +9,9 @@ import typer
 
 from memwrap.cli import show
 from memwrap.cli.callbacks import reading_bars
+from memwrap.cli.data_options import DataOptions
 from memwrap.cli.evaluate import EVALUATIONS, other_images, own_data
 from memwrap.cli.failures import CODES
-from memwrap.cli.reading import Reading
 from memwrap.cli.terminal import device_named, errors, plain_console, print_json
 from memwrap.data import LabelledImages, UnreadableFile, generator, list_image_files, read_image_files
 from memwrap.errors import DataError, SaveError, SettingsError
@@ -61,7 +61,7 @@ def heatmap_options(
     return HeatmapOptions(**given) if wanted else None
 
 
-def explain(path: Path, selection: ImageSelection, output: OutputOptions, reading: Reading, device: str) -> None:
+def explain(path: Path, selection: ImageSelection, output: OutputOptions, reading: DataOptions, device: str) -> None:
     """See `memwrap explain --help`."""
     _check_flags(selection, output)
     folder = open_model(path)
@@ -155,7 +155,7 @@ def _read_inputs(source: Source, files: list[Path]) -> tuple[Inputs, list[Unread
 
 
 def _labelled_inputs(
-    folder: SavedModel, source: Source, selection: ImageSelection, limit: int, reading: Reading
+    folder: SavedModel, source: Source, selection: ImageSelection, limit: int, reading: DataOptions
 ) -> Inputs:
     """Some labelled images, drawn by the run's seed."""
     run = folder if isinstance(folder, Run) else None
@@ -171,7 +171,7 @@ def _labelled_inputs(
     return Inputs(pixels, some.names, some.labels)
 
 
-def _own_images(run: Run, selection: ImageSelection, reading: Reading) -> LabelledImages:
+def _own_images(run: Run, selection: ImageSelection, reading: DataOptions) -> LabelledImages:
     split = selection.split or "test"
     if not len(getattr(run.splits, split)):
         raise DataError(f"the run has no {split} images; train with --{split} to hold some out, or name images")

@@ -9,8 +9,8 @@ from pathlib import Path
 import typer
 
 from memwrap.cli.callbacks import STEP_SECONDS
+from memwrap.cli.data_options import DataOptions
 from memwrap.cli.failures import INTERRUPTED
-from memwrap.cli.reading import Reading
 from memwrap.cli.signals import stop_on_signals
 from memwrap.cli.terminal import aligned, at_home, device_named, errors, is_there, plain_console, warn
 from memwrap.data import CLASS_NAMES, PUBLISHED, DataSet
@@ -67,7 +67,7 @@ def reproduce(
     seeds: str | None,
     places: Places,
     images: Sequence[str],
-    reading: Reading,
+    reading: DataOptions,
     device: str,
     dry_run: bool,
     from_records: bool,
@@ -148,7 +148,7 @@ def _warn_of(problems: Sequence[str]) -> None:
         warn(f"{len(problems) - MAX_PROBLEMS} more lines of the records are skipped")
 
 
-def _open(name: str, replacements: Mapping[str, str], reading: Reading) -> DataSet:
+def _open(name: str, replacements: Mapping[str, str], reading: DataOptions) -> DataSet:
     source = replacements.get(name)
     data = data_for(source or name, recipe(name), **reading.options())
     warn(*data.warnings)

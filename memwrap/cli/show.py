@@ -94,7 +94,7 @@ def _scores(console: Console, record: dict[str, Any]) -> None:
 
 def _selective(console: Console, scores: dict[str, Any]) -> None:
     """The errors that are left if the model answers only where it is certain."""
-    table = _table("errors if only the most certain are answered", *(percent(share, 0) for share in _ANSWERED), "average")
+    table = _table("errors if only the surest are answered", *(percent(share, 0) for share in _ANSWERED), "average")
     for name, words in _SUREST.items():
         if found := scores.get(name):
             risks = dict(found["curve"])

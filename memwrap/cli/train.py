@@ -11,9 +11,9 @@ import typer
 
 from memwrap import encoders
 from memwrap.cli.callbacks import LogLines, ProgressBar, TensorBoardCurves, curve_writer, training_bar
+from memwrap.cli.data_options import DataOptions
 from memwrap.cli.evaluate import keep_evaluation, show_evaluation
 from memwrap.cli.failures import INTERRUPTED
-from memwrap.cli.reading import Reading
 from memwrap.cli.signals import stop_on_signals
 from memwrap.cli.terminal import at_home, device_named, errors, print_json, warn
 from memwrap.data import PUBLISHED, DataSet
@@ -37,7 +37,7 @@ CHANGED = ("cropped", "padded", "stretched")  # in the record of a data set: how
 class TrainOptions:
     """Options that do not change the result."""
 
-    reading: Reading
+    reading: DataOptions
     device: str
     tensorboard: bool
     evaluate: bool
@@ -77,7 +77,9 @@ def train(
     _conclude(training, options.evaluate, options.as_json)
 
 
-def _begin(out: Path, data: str, chosen: tuple[str, Settings], device: torch.device, reading: Reading) -> RunTraining:
+def _begin(
+    out: Path, data: str, chosen: tuple[str, Settings], device: torch.device, reading: DataOptions
+) -> RunTraining:
     name, settings = chosen
     refuse_here(out)
     refuse_if_taken(out)
@@ -85,7 +87,7 @@ def _begin(out: Path, data: str, chosen: tuple[str, Settings], device: torch.dev
     return begin(out, data_for(data, settings, **reading.options()), settings, name, device)
 
 
-def _resume(out: Path, moved_to: str | None, device: torch.device, reading: Reading) -> RunTraining:
+def _resume(out: Path, moved_to: str | None, device: torch.device, reading: DataOptions) -> RunTraining:
     run = open_run(out)
     run.unfinished_state()  # before the images are read
     if (here := device_name(device)) != run.record.device:
@@ -140,7 +142,7 @@ def _check_early(settings: Settings) -> None:
         raise SettingsError(f"weights is {settings.weights!r}; there is no such file")
 
 
-def _open_data(run: Run, moved_to: str | None, reading: Reading) -> DataSet:
+def _open_data(run: Run, moved_to: str | None, reading: DataOptions) -> DataSet:
     try:
         return data_of(run, moved_to, **reading.options())
     except DataError as error:

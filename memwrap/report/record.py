@@ -52,7 +52,7 @@ class Seeds(FrozenRecord):
     deletion: int
 
 
-class MemoryUse(NamedTuple):
+class SampleUse(NamedTuple):
     """How much all inputs together used a memory image. share: of all weight. inputs: how many used it."""
 
     image: MemoryImageRecord
@@ -161,7 +161,7 @@ class ReportRecord(FrozenRecord):
         return [(label, prediction, count) for (label, prediction), count in pairs.most_common()]
 
     @property
-    def uses(self) -> list[MemoryUse]:
+    def uses(self) -> list[SampleUse]:
         """The memory images used, the most used first, of equal ones the lower index."""
         weights: dict[int, list[float]] = {}
         images: dict[int, MemoryImageRecord] = {}
@@ -170,7 +170,7 @@ class ReportRecord(FrozenRecord):
                 weights.setdefault(sample.index, []).append(sample.weight)
                 images[sample.index] = sample
         total = sum(map(sum, weights.values()))
-        uses = [MemoryUse(images[index], sum(each) / total, len(each)) for index, each in weights.items()]
+        uses = [SampleUse(images[index], sum(each) / total, len(each)) for index, each in weights.items()]
         return sorted(uses, key=lambda use: (-use.share, use.image.index))
 
     @property

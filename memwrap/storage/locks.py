@@ -41,7 +41,9 @@ def exclusive_if_free(path: Path) -> Iterator[bool]:
 
 
 def _lock(path: Path) -> FileLock:
-    return FileLock(path.with_name(f".{path.name}.lock"))
+    file = path.with_name(f".{path.name}.lock")
+    file.open("ab").close()  # an OSError now: filelock would wait for ever for a file that cannot be created
+    return FileLock(file)
 
 
 def _release(lock: FileLock) -> None:

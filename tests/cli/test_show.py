@@ -147,7 +147,7 @@ def test_the_use_of_the_memory_is_told_beside_its_size() -> None:
 
 def section(lines: list[str]) -> list[str]:
     """The lines from the errors among the surest to the next that is empty."""
-    rest = lines[lines.index(line_of(lines, "errors if only the most certain")) :]
+    rest = lines[lines.index(line_of(lines, "errors if only the surest")) :]
     return rest[: rest.index("")]
 
 
@@ -159,9 +159,9 @@ def test_errors_among_the_surest_are_shown_at_some_shares_and_on_average() -> No
         "flag": {"coverage": 0.8766, "accuracy": 0.9612, "confidence_accuracy": 0.97},
     }
     assert section(shown(record)) == [
-        "errors if only the most certain are answered    50 %    80 %    90 %  average",
-        "  by probability                              0.00 %  0.50 %  3.21 %   1.23 %",
-        "  by weight on counterfactuals                1.00 %  2.00 %  3.00 %   2.34 %",
+        "errors if only the surest are answered    50 %    80 %    90 %  average",
+        "  by probability                        0.00 %  0.50 %  3.21 %   1.23 %",
+        "  by weight on counterfactuals          1.00 %  2.00 %  3.00 %   2.34 %",
         "average: over all shares from one image to all; 1.00 % if all errors came last",
         "the 87.7 % that predict does not call unsure: accuracy 96.12 %",
         "equally many, of the highest probability: accuracy 97.00 %",
@@ -175,7 +175,7 @@ def test_without_counterfactuals_the_surest_are_told_by_probability_alone(of: st
     del scores["memory_use"]
     lines = shown(record | {of: scores})
     assert [line.split("  ")[0] or line.split("  ")[1] for line in section(lines)] == [
-        "errors if only the most certain are answered",
+        "errors if only the surest are answered",
         "by probability",
         "average: over all shares from one image to all; 25.00 % if all errors came last",
     ]

@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -99,4 +100,10 @@ def test_whoever_waits_may_give_up(tmp_path: Path) -> None:
 def test_a_lock_left_behind_is_no_obstacle(tmp_path: Path) -> None:
     (tmp_path / ".file.lock").touch()
     with exclusive(tmp_path / "file", waiting=pytest.fail):
+        pass
+
+
+@pytest.mark.parametrize("lock", [exclusive, exclusive_if_free])
+def test_a_lock_that_cannot_be_created_is_an_error(lock: Any, tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="nowhere"), lock(tmp_path / "nowhere" / "file"):
         pass

@@ -31,10 +31,10 @@ def evaluate(
     The result is stored as evaluation.json in the run's folder, unless
     --data is given.
     """
+    from memwrap.cli.data_options import DataOptions
     from memwrap.cli.evaluate import evaluate as run_command
-    from memwrap.cli.reading import Reading
 
-    reading = Reading(data_root, hold_mb, workers)
+    reading = DataOptions(data_root, hold_mb, workers)
     run_command(
         run,
         data=data,

@@ -85,14 +85,14 @@ def explain(
     Classes of memory images are the model's predictions. "Without it" is the
     change in probability if a memory image is removed.
     """
+    from memwrap.cli.data_options import DataOptions
     from memwrap.cli.explain import ImageSelection, OutputOptions, heatmap_options
     from memwrap.cli.explain import explain as run_command
-    from memwrap.cli.reading import Reading
 
     run_command(
         run,
         ImageSelection(images or [], data, run_data, split, limit),
         OutputOptions(shown, heatmap_options(heatmaps, method, baseline, max_steps), html, figure, as_json),
-        Reading(data_root, hold_mb, workers),
+        DataOptions(data_root, hold_mb, workers),
         device,
     )

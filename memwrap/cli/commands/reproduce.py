@@ -77,11 +77,11 @@ def reproduce(
     Each run leaves a record, and tables are made from records alone.
     After Ctrl-C, the same command trains what is missing.
     """
-    from memwrap.cli.reading import Reading
+    from memwrap.cli.data_options import DataOptions
     from memwrap.cli.reproduce import find_places
     from memwrap.cli.reproduce import reproduce as run_command
     from memwrap.reproduce import Selection
 
     selection = Selection(table, data or (), encoder or (), samples or (), variant or (), memory)
-    places, reading = find_places(selection, records or [], out), Reading(data_root, hold_mb, workers)
+    places, reading = find_places(selection, records or [], out), DataOptions(data_root, hold_mb, workers)
     run_command(selection, seeds, places, images or [], reading, device, dry_run, from_records)

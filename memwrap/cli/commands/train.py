@@ -73,10 +73,10 @@ def train(
     out for testing, unless there are train/ and test/. Ctrl-C stops, and
     --resume continues.
     """
-    from memwrap.cli.reading import Reading
+    from memwrap.cli.data_options import DataOptions
     from memwrap.cli.train import TrainOptions
     from memwrap.cli.train import train as run_command
 
-    reading = Reading(data_root, hold_mb, workers)
+    reading = DataOptions(data_root, hold_mb, workers)
     options = TrainOptions(reading, device, tensorboard, not skip_evaluation, as_json, checkpoint_seconds)
     run_command(data, out, recipe, config, settings, resume, options, repeat_flags(context, REPEATED))

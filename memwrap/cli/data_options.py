@@ -9,7 +9,7 @@ from memwrap.cli.terminal import errors
 
 
 @dataclass(frozen=True)
-class Reading:
+class DataOptions:
     """root: of published data sets. hold_mb: larger data is read from disk by `workers` processes."""
 
     root: Path | None
