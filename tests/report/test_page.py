@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from memwrap import DataError, MemoryClassifier
+from memwrap import DataError, MemoryClassifier, __version__
 from memwrap.report import Inputs, create_report, read_record, render
 from memwrap.report.page import LARGEST_FILE, read_file
 from memwrap.report.pictures import blend, heat_colours
@@ -579,7 +579,7 @@ def with_record(page: str, change: Callable[[dict[str, Any]], Any]) -> str:
         (lambda stored: stored["explanations"].pop() and None, ["heatmap-2"]),
         (lambda stored: stored["explanations"][0].update(sentence="x"), ["explanations.0.sentence"]),
         (lambda stored: stored["explanations"][1]["samples"][0].update(weight="x"), ["explanations.1.samples.0.wei"]),
-        (lambda stored: stored.update(format_version="2"), ["'2'", "0.1.0"]),
+        (lambda stored: stored.update(format_version="2"), ["'2'", __version__]),
         (lambda stored: stored.update(format_version=3, memwrap_version="9.9"), ["3", "9.9"]),
         (lambda stored: stored.update(format_version=[["x"] * 1000] * 1000), ["version"]),
         (lambda stored: [len(stored)], ["list"]),

@@ -400,7 +400,7 @@ def test_whatever_a_field_holds_the_run_is_used_or_refused_in_words(
     ("name", "keys", "value", "message"),
     [
         ("run.json", ["format"], "memwrap model", "expected 'memwrap run'"),
-        ("run.json", ["format_version"], 2, "has format version 2, written by memwrap 0.1.0"),
+        ("run.json", ["format_version"], 2, f"has format version 2, written by memwrap {memwrap.__version__}"),
         ("run.json", ["format_version"], "1", "has format version '1'; expected a number"),
         ("run.json", ["format_version"], 0, "has format version 0; expected a number"),
         ("run.json", ["settings", "colour"], "red", "colour"),
