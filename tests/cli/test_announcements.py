@@ -7,12 +7,12 @@ from PIL import Image
 from tests.cli import QUICK, picture, succeeds
 
 
-def test_it_is_said_how_many_images_changed_their_shape(data: Path, out: Path) -> None:
+def test_it_is_reported_how_many_images_changed_their_shape(data: Path, out: Path) -> None:
     Image.new("RGB", (20, 8)).save(data / "cat" / "wide.png")
     assert "1 images were cropped to make them square" in succeeds("train", data, "--out", out, *QUICK).err
 
 
-def test_nothing_is_said_of_images_that_kept_their_shape(data: Path, out: Path) -> None:
+def test_nothing_is_reported_of_images_that_kept_their_shape(data: Path, out: Path) -> None:
     assert "to make them square" not in succeeds("train", data, "--out", out, *QUICK).err
 
 
@@ -20,7 +20,7 @@ def test_a_frozen_encoder_with_random_weights_is_warned_of(data: Path, out: Path
     assert "frozen, but has random weights" in succeeds("train", data, "--out", out, *QUICK, "--freeze").err
 
 
-def test_a_model_of_gray_images_is_judged_on_coloured_files(out: Path, tmp_path: Path) -> None:
+def test_a_model_of_gray_images_takes_coloured_files(out: Path, tmp_path: Path) -> None:
     succeeds("train", "digits", "--out", out, "--samples", 30, "--no-evaluate", *QUICK)
     for digit in ("1", "7"):
         picture(tmp_path / "own" / digit / "a.png", 50, int(digit))

@@ -110,7 +110,7 @@ def test_a_class_that_is_only_in_the_test_is_named(tmp_path: Path, out: Path) ->
     assert "bird" in refuses(3, tmp_path / "photos", out)
 
 
-def test_test_images_that_are_trained_on_are_counted_and_training_goes_on(tmp_path: Path, out: Path) -> None:
+def test_test_images_that_are_trained_on_are_counted_and_training_continues(tmp_path: Path, out: Path) -> None:
     photos(tmp_path / "photos" / "train")
     photos(tmp_path / "photos" / "test", count=3, seed=77)
     for name in ("cat", "dog"):
@@ -129,7 +129,7 @@ def test_loose_images_show_how_a_folder_should_look(tmp_path: Path, out: Path) -
     ("name", "words"),
     [("svnh", "did you mean 'svhn'?"), ("photo", "is neither a published data set"), ("", "nor a folder")],
 )
-def test_data_that_is_not_there_is_told_with_what_there_is(out: Path, name: str, words: str) -> None:
+def test_data_that_is_not_there_is_reported_with_what_there_is(out: Path, name: str, words: str) -> None:
     assert words in refuses(3, name, out)
 
 
@@ -186,7 +186,7 @@ def test_a_damaged_zip_is_refused(data: Path, tmp_path: Path, out: Path) -> None
 # downloads
 
 
-def test_a_download_that_is_cut_is_told_and_goes_on_with_the_next_command(
+def test_a_download_that_is_cut_is_reported_and_continues_with_the_next_command(
     svhn_server: Server, tmp_path: Path, out: Path
 ) -> None:
     svhn_server.cut_after = 5000
@@ -274,7 +274,7 @@ def test_weights_that_are_not_there_are_named_before_anything_is_read(data: Path
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_settings_that_cannot_be_are_told_before_anything_is_read(
+def test_settings_that_cannot_be_are_reported_before_anything_is_read(
     data: Path, out: Path, flags: list[str], words: str
 ) -> None:
     message = refuses(2, data, out, *flags)
@@ -359,7 +359,7 @@ def test_a_full_disk_at_the_start_leaves_nothing_behind(data: Path, out: Path) -
     assert sorted(path.name for path in out.parent.iterdir()) == ["photos"]
 
 
-def test_a_disk_that_becomes_full_ends_training_which_goes_on_when_there_is_room(data: Path, tmp_path: Path) -> None:
+def test_a_disk_that_becomes_full_ends_training_which_continues_when_there_is_room(data: Path, tmp_path: Path) -> None:
     flags = ("--encoder", "tiny", "--epochs", 100, "--no-evaluate")
     out, other = tmp_path / "run", tmp_path / "other"
     command = program("train", data, "--out", out, *flags, "--checkpoint-seconds", 0)

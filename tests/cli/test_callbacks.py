@@ -125,7 +125,7 @@ def test_a_log_has_a_line_after_the_first_epoch_and_the_last_and_seldom_between(
     assert [line.split()[1] for line in log.getvalue().splitlines()] == ["1/10", "4/10", "7/10", "10/10"]
 
 
-def test_a_line_of_a_log_tells_how_it_goes(lines: LogLines, log: io.StringIO) -> None:
+def test_a_line_of_a_log_shows_how_it_goes(lines: LogLines, log: io.StringIO) -> None:
     lines.on_epoch(a_line(2, validation_accuracy=0.75))
     expected = "epoch 2/10  loss 0.5322  accuracy 81.2%  1234 images/s  4 min 0 s left  validation 75.0%\n"
     assert log.getvalue() == expected
@@ -160,7 +160,7 @@ def test_short_epochs_have_no_lines_within_them(lines: LogLines, log: io.StringI
         (7530, "2 h 5 min"),
     ],
 )
-def test_durations_are_told_as_people_do(seconds: float, words: str) -> None:
+def test_durations_are_reported_as_people_do(seconds: float, words: str) -> None:
     assert duration(seconds) == words
 
 
@@ -219,7 +219,7 @@ def test_steps_are_written_though_their_epoch_has_not_ended(tmp_path: Path) -> N
     assert steps(curves(tmp_path), "loss") == [1]
 
 
-def test_without_tensorboard_one_is_told_what_to_install(
+def test_without_tensorboard_the_error_names_what_to_install(
     data: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)

@@ -143,7 +143,7 @@ def test_an_empty_folder_is_taken(tmp_path: Path) -> None:
     assert run("demo", "--out", tmp_path / "demo", "--seeds", 1).code == 0
 
 
-def test_a_place_that_cannot_be_is_told(tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert "cannot be written" in fails(5, "demo", "--out", tmp_path / "file" / "demo")
 

@@ -43,7 +43,7 @@ def test_json_is_the_record_and_nothing_else(trained: Trained) -> None:
     assert result.err == "reading images ...\n"
 
 
-def test_images_that_are_not_held_in_memory_are_judged_alike(trained: Trained) -> None:
+def test_images_that_are_not_held_in_memory_are_classified_alike(trained: Trained) -> None:
     held = succeeds("evaluate", trained.run, "--json").json
     assert succeeds("evaluate", trained.run, "--json", "--hold-mb", 0, "--workers", 0).json == held
 
@@ -55,13 +55,13 @@ def test_a_classifier_without_memory_has_one_column(data: Path, out: Path) -> No
     assert "memory:" not in result.out
 
 
-def test_the_validation_images_can_be_judged(data: Path, out: Path) -> None:
+def test_the_validation_images_can_be_evaluated(data: Path, out: Path) -> None:
     succeeds("train", data, "--out", out, *QUICK, "--validation", 6, "--no-evaluate")
     assert succeeds("evaluate", out, "--split", "validation", "--json").json["images"] == 6
     assert "evaluated on 6 validation images" in run("evaluate", out, "--split", "validation").out
 
 
-def test_images_that_were_not_set_apart_cannot_be_judged(trained: Trained) -> None:
+def test_images_that_were_not_set_apart_cannot_be_evaluated(trained: Trained) -> None:
     message = fails(3, "evaluate", trained.run, "--split", "validation")
     assert "the run has no validation images; train with --validation to hold some out, or give --data" in message
 
@@ -73,7 +73,7 @@ def test_only_test_and_validation_are_splits(trained: Trained) -> None:
 # other data
 
 
-def test_another_folder_can_be_judged_which_changes_no_record(trained: Trained, tmp_path: Path) -> None:
+def test_another_folder_can_be_evaluated_which_changes_no_record(trained: Trained, tmp_path: Path) -> None:
     before = record(trained.run, "evaluation.json")
     other = photos(tmp_path / "other", count=3, seed=50)
     result = succeeds("evaluate", trained.run, "--data", other)
@@ -112,7 +112,7 @@ def test_bad_files_of_another_folder_can_be_left_out(trained: Trained, tmp_path:
 # without the run's own data
 
 
-def test_without_the_data_nothing_can_be_judged_but_the_memory(moved: Trained) -> None:
+def test_without_the_data_nothing_can_be_evaluated_but_the_memory(moved: Trained) -> None:
     before = record(moved.run, "evaluation.json")
     result = run("evaluate", moved.run)
     assert result.code == 3
@@ -129,7 +129,7 @@ def test_without_the_data_json_says_what_is_left_out(moved: Trained) -> None:
     assert result.json["memory"]["size"] == 16
 
 
-def test_without_the_data_other_images_are_judged_and_the_rest_is_left_out(moved: Trained, tmp_path: Path) -> None:
+def test_without_the_data_other_images_are_classified_and_the_rest_is_left_out(moved: Trained, tmp_path: Path) -> None:
     other = photos(tmp_path / "other", seed=50)
     result = succeeds("evaluate", moved.run, "--data", other)
     assert "evaluated on 20 images" in result.out
@@ -142,7 +142,7 @@ def test_data_that_has_moved_can_be_named(moved: Trained) -> None:
     assert "evaluated on 4 test images" in result.out
 
 
-def test_data_that_has_changed_is_not_taken_for_the_runs_own(moved: Trained) -> None:
+def test_data_that_has_changed_is_not_used_as_the_runs_own(moved: Trained) -> None:
     photos(moved.data, count=1, seed=99)
     result = run("evaluate", moved.run, "--run-data", moved.data)
     assert result.code == 3
@@ -152,7 +152,7 @@ def test_data_that_has_changed_is_not_taken_for_the_runs_own(moved: Trained) -> 
 # what surrounds it
 
 
-def test_a_run_that_cannot_be_written_to_is_judged_all_the_same(
+def test_a_run_that_cannot_be_written_to_is_evaluated_all_the_same(
     trained: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
@@ -179,12 +179,12 @@ def test_odd_names_show_as_they_are(tmp_path: Path) -> None:
     assert all(line.startswith(f"{data}/<b>/") for line in predicted.splitlines())
 
 
-def test_what_is_no_run_is_told(trained: Trained, tmp_path: Path) -> None:
+def test_what_is_no_run_is_reported(trained: Trained, tmp_path: Path) -> None:
     for path in (trained.data, tmp_path / "nowhere"):
         assert "is not a run, as it has no run.json; memwrap train --out makes one" in fails(4, "evaluate", path)
 
 
-def test_the_data_that_a_run_was_trained_on_is_not_judged_whole(trained: Trained) -> None:
+def test_the_data_that_a_run_was_trained_on_is_not_evaluated_whole(trained: Trained) -> None:
     assert "training images included" in fails(2, "evaluate", trained.run, "--data", trained.data)
 
 
@@ -207,7 +207,7 @@ def test_training_images_among_others_are_counted(trained: Trained, tmp_path: Pa
     assert "training images" not in succeeds("evaluate", trained.run, "--data", photos(tmp_path / "new", seed=1000)).err
 
 
-def test_new_images_of_one_class_can_be_judged(trained: Trained, tmp_path: Path) -> None:
+def test_new_images_of_one_class_can_be_evaluated(trained: Trained, tmp_path: Path) -> None:
     judged = succeeds("evaluate", trained.run, "--data", photos(tmp_path / "dogs", classes=["dog"], seed=5), "--json")
     assert [sum(row) for row in judged.json["remembered"]["confusion"]] == [0, 10]
     assert "classes that the model does not know (wolf)" in fails(
@@ -219,7 +219,7 @@ def test_a_split_belongs_to_the_runs_own_images(trained: Trained, tmp_path: Path
     assert "give one of them" in fails(2, "evaluate", trained.run, "--data", tmp_path, "--split", "validation")
 
 
-def test_who_has_said_where_the_data_is_is_not_told_to_say_it(moved: Trained, tmp_path: Path) -> None:
+def test_a_given_place_of_the_data_is_not_asked_for(moved: Trained, tmp_path: Path) -> None:
     other = photos(tmp_path / "other", seed=5)
     message = fails(3, "evaluate", moved.run, "--run-data", other)
     assert "is not the data that the run" in message
@@ -227,7 +227,7 @@ def test_who_has_said_where_the_data_is_is_not_told_to_say_it(moved: Trained, tm
     assert "give --run-data" in fails(3, "evaluate", moved.run)
 
 
-def test_on_few_images_shares_are_told_with_their_counts(trained: Trained) -> None:
+def test_on_few_images_shares_are_reported_with_their_counts(trained: Trained) -> None:
     record = succeeds("evaluate", trained.run, "--json").json
     scores, images = record["remembered"], record["images"]
     assert images == 4

@@ -40,7 +40,7 @@ def record_of(path: Path) -> ReportRecord:
 # In the terminal
 
 
-def test_each_image_is_explained_in_words_and_a_table(trained: Trained, files: list[Path]) -> None:
+def test_each_image_is_explained_by_a_sentence_and_a_table(trained: Trained, files: list[Path]) -> None:
     result = succeeds("explain", trained.run, *files, "--shown", 2)
     records = succeeds("explain", trained.run, *files, "--json").json
     blocks = result.out.strip().split("\n\n")

@@ -28,7 +28,7 @@ from tests.cli.conftest import Trained
         (errors.NoMemoryError, 1),
     ],
 )
-def test_each_error_has_its_code_and_is_told_in_its_words(
+def test_each_error_has_its_code_and_is_reported_in_its_words(
     error: type[errors.MemwrapError], code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert report(error("the cat is on the mat"), debug=False) == code
@@ -113,7 +113,7 @@ def test_warnings_of_libraries_are_for_those_who_look_for_faults(
     assert [str(each.message) for each in recwarn] == ["deep inside"] * debug
 
 
-def test_ctrl_c_outside_of_training_ends_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_outside_of_training_ends_with_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 

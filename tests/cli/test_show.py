@@ -133,7 +133,7 @@ def test_a_memory_whose_classes_are_not_known_is_only_counted() -> None:
     assert "memory: 100 images; the model predicts the label of 98.7 % of them" in shown(a_record(CIFAR10))
 
 
-def test_the_use_of_the_memory_is_told_beside_its_size() -> None:
+def test_the_use_of_the_memory_is_reported_next_to_its_size() -> None:
     record = a_record(CIFAR10)
     record["remembered"]["memory_use"] |= {"unused_share": 0.04, "top_tenth_share": 0.315, "samples_per_input": 10.94}
     assert shown(record)[-2:] == [
@@ -169,7 +169,7 @@ def test_errors_among_the_surest_are_shown_at_some_shares_and_on_average() -> No
 
 
 @pytest.mark.parametrize("of", ["remembered", "standard"])
-def test_without_counterfactuals_the_surest_are_told_by_probability_alone(of: str) -> None:
+def test_without_counterfactuals_the_surest_are_reported_by_probability_alone(of: str) -> None:
     record = a_record(CIFAR10)
     scores = record.pop("remembered") | {"selective": {"confidence": a_curve(0.5, 0.25)}}
     del scores["memory_use"]
@@ -209,7 +209,7 @@ def test_longer_names_have_numbers_for_it() -> None:
     assert any(line.endswith("predicted as the class of that number") for line in lines)
 
 
-def test_a_long_name_goes_on_in_the_next_lines_and_none_of_it_is_lost() -> None:
+def test_a_long_name_continues_in_the_next_lines_and_none_of_it_is_lost() -> None:
     lines = shown(a_record(("Q" * 150, "y"), [[4, 1], [0, 5]]))
     assert "".join(lines).count("Q") == 150
     assert line_of(lines, "1").split()[-4:] == ["80.0", "%", "4", "1"]

@@ -26,7 +26,7 @@ def test_a_folder_of_images_becomes_a_run(data: Path, out: Path) -> None:
     assert f"the run is in {out}" in result.err
 
 
-def test_the_log_tells_what_is_trained_and_how_it_goes_on(data: Path, out: Path) -> None:
+def test_the_log_shows_what_is_trained_and_how_it_continues(data: Path, out: Path) -> None:
     lines = succeeds("train", data, "--out", out, "--encoder", "tiny", "--epochs", "7").err.splitlines()
     assert lines[0] == "reading images ..."
     assert lines[1] == "16 images of 2 classes at 8x8, tiny, memory_wrap, 7 epochs on cpu, recipe default"
@@ -180,11 +180,11 @@ def test_going_on_takes_no_settings(trained: Trained, words: list[str]) -> None:
     assert "--resume continues with the settings of the run" in message
 
 
-def test_a_finished_run_is_not_gone_on_with(trained: Trained) -> None:
+def test_a_finished_run_is_not_resumed(trained: Trained) -> None:
     assert "the run is finished" in fails(4, "train", "--resume", "--out", trained.run)
 
 
-def test_what_is_no_run_is_not_gone_on_with(tmp_path: Path) -> None:
+def test_what_is_no_run_is_not_resumed(tmp_path: Path) -> None:
     assert "is not a run" in fails(4, "train", "--resume", "--out", tmp_path / "nowhere")
 
 
@@ -205,7 +205,7 @@ def again(result: Result) -> list[str]:
     return words
 
 
-def test_a_stopped_run_says_how_to_go_on(data: Path, tmp_path: Path, stopping: None) -> None:
+def test_a_stopped_run_says_how_to_continue(data: Path, tmp_path: Path, stopping: None) -> None:
     out = tmp_path / "my run"
     result = run("train", data, "--out", out, *QUICK)
     assert again(result) == ["train", "--resume", "--out", str(out)]
@@ -221,7 +221,7 @@ def test_what_concerns_the_machine_is_asked_for_again(data: Path, out: Path, sto
     assert sorted(words[len(asked) :]) == sorted(own)
 
 
-def test_a_run_that_is_not_finished_is_not_judged(data: Path, out: Path, stopping: None) -> None:
+def test_a_run_that_is_not_finished_is_not_evaluated(data: Path, out: Path, stopping: None) -> None:
     run("train", data, "--out", out, *QUICK)
     for command in (["evaluate", out], ["predict", out, data]):
         assert "the run is not finished, 1 steps are done; resume it with: memwrap train" in fails(4, *command)
@@ -233,7 +233,7 @@ def test_a_finished_run_is_refused_before_its_images_are_read(data: Path, out: P
     assert "nothing to resume" in fails(4, "train", "--resume", "--out", out)
 
 
-def test_who_goes_on_elsewhere_is_told(unfinished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resuming_in_another_process_is_reported(unfinished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stored = record(unfinished) | {"device": "NVIDIA H200"}
     stored["settings"]["precision"] = "bf16"
     (unfinished / "run.json").write_text(json.dumps(stored))

@@ -27,7 +27,7 @@ def drawn(sampler: MemorySampler, labels: Tensor, seed: int, batch: Tensor = NOT
 
 @pytest.mark.parametrize("kind", SAMPLERS)
 @given(world=worlds)
-def test_a_draw_holds_so_many_images_each_at_most_once(kind: type, world: tuple[Tensor, int, int]) -> None:
+def test_a_draw_holds_that_many_images_each_at_most_once(kind: type, world: tuple[Tensor, int, int]) -> None:
     labels, size, seed = world
     indices = drawn(kind(size), labels, seed)
     assert indices.dtype == torch.int64

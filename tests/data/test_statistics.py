@@ -53,7 +53,7 @@ class Counted(InMemoryImages):
 
 
 @pytest.mark.parametrize("count", [SAMPLE_SIZE - 1, SAMPLE_SIZE, 3 * SAMPLE_SIZE + 7])
-def test_of_many_images_so_many_are_measured_from_the_first_to_the_last(count: int) -> None:
+def test_of_many_images_that_many_are_measured_from_the_first_to_the_last(count: int) -> None:
     images = Counted(pixels(1, 1, 1, 1).expand(count, 1, 1, 1))
     channel_statistics(images)
     asked = images.asked

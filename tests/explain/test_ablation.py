@@ -68,7 +68,7 @@ def test_half_precision_agrees_within_its_steps(dtype: torch.dtype) -> None:
     assert_close(logits, expected_logits, atol=4 * steps, rtol=0)
 
 
-def test_all_but_one_sample_can_be_taken_out() -> None:
+def test_all_but_one_sample_can_be_removed() -> None:
     layer, encodings, memory = drawn(0, 2, 5)
     logits, weights = asked(layer, encodings, memory).read(torch.tensor([1]), torch.tensor([[4, 0, 3, 1]]))
     assert weights.tolist() == [[0, 0, 1, 0, 0]]

@@ -296,7 +296,7 @@ def test_a_search_without_tried_sets_may_find_small_ones(monkeypatch: pytest.Mon
     assert {len(flip.indices) for flip in singles} == {1}
 
 
-def test_no_more_samples_are_taken_out_than_the_most(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_samples_are_removed_than_the_most(monkeypatch: pytest.MonkeyPatch) -> None:
     world = small_world(6)
     flip = found(*world)
     count = len(flip.indices)

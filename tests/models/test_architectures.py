@@ -216,24 +216,24 @@ def test_trains_remembers_saves_and_loads(case: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_is_refused_in_words(case: str) -> None:
+def test_is_refused_with_a_reason(case: str) -> None:
     build, message = REFUSED[case]
     with pytest.raises(WrapError, match=re.escape(message)):
         memwrap.wrap(build())
 
 
-def test_an_architecture_with_settings_that_its_name_does_not_tell_is_not_taken_for_known() -> None:
+def test_an_architecture_with_settings_that_its_name_does_not_show_is_unknown() -> None:
     for classifier in (of_timm("resnet10t", drop_rate=0.3), of_torchvision("mobilenet_v3_small", dropout=0.5)):
         model = memwrap.wrap(classifier)
         assert describe(model.encoder, model.origin.layer, CLASSES, 3) is None
 
 
-def test_arguments_that_cannot_be_stored_are_not_taken_for_known() -> None:
+def test_arguments_that_cannot_be_stored_make_it_unknown() -> None:
     model = memwrap.wrap(encoders.create("timm:resnet10t", CLASSES, act_layer=nn.SiLU))
     assert describe(model.encoder, model.origin.layer, CLASSES, 3) is None
 
 
-def test_a_network_changed_by_hand_is_not_taken_for_known() -> None:
+def test_a_network_changed_by_hand_is_unknown() -> None:
     model = memwrap.wrap(encoders.create("tiny", CLASSES))
     assert describe(model.encoder, "head", CLASSES, 3) is not None
     model.encoder.features[1][0].stride = (1, 1)

@@ -264,7 +264,7 @@ def test_remembered_scores_are_those_of_a_loop(inputs: int, layer: MemoryWrap) -
     assert remembered_scores(layer, test, memory, predictions) == {"memory_size": 9, **expected}
 
 
-def test_without_the_memory_s_own_predictions_nothing_is_said_of_explanations(layer: MemoryWrap) -> None:
+def test_without_the_memory_s_own_predictions_nothing_is_reported_of_explanations(layer: MemoryWrap) -> None:
     test, memory = encoded(20, 1), encoded(1, 2)
     logits = [layer(encoding.unsqueeze(0), memory.encodings)[0] for encoding in test.encodings]
     expected = judged(logits, test.labels.tolist())

@@ -61,7 +61,7 @@ def test_the_last_layer_is_found_and_its_input_becomes_the_encoding(network: typ
 
 
 @pytest.mark.parametrize("network", REFUSED)
-def test_what_cannot_be_replaced_is_refused_in_words(network: type[nn.Module]) -> None:
+def test_what_cannot_be_replaced_is_refused_with_a_reason(network: type[nn.Module]) -> None:
     with pytest.raises(WrapError, match=re.escape(REFUSED[network])):
         memwrap.wrap(network())
 
@@ -171,7 +171,7 @@ def test_what_is_no_plain_classifier_is_refused(model: memwrap.MemoryClassifier)
         memwrap.wrap(nn.Sequential(nn.Flatten(), nn.LazyLinear(4)))
 
 
-def test_a_compiled_classifier_is_taken_out_of_its_shell() -> None:
+def test_a_compiled_classifier_is_unwrapped() -> None:
     model = memwrap.wrap(torch.compile(networks.Plain(), backend="eager"))
     assert type(model.encoder) is networks.Plain
 

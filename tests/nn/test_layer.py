@@ -251,7 +251,7 @@ BAD = {
 
 @pytest.mark.parametrize("project", [None, 3])
 @pytest.mark.parametrize("case", BAD)
-def test_bad_input_is_refused_in_words(case: str, project: int | None) -> None:
+def test_bad_input_is_refused_with_a_reason(case: str, project: int | None) -> None:
     encodings, memory, error, message = BAD[case]
     with pytest.raises(error, match=re.escape(message)):
         MemoryWrap(6, 3, project=project)(encodings, memory)

@@ -22,7 +22,7 @@ def test_runs_of_the_same_group_tell_by_their_median() -> None:
     assert (found.seconds, found.runs, found.guessed) == (2 * 21.0, 2, 0)
 
 
-def test_the_same_model_on_other_data_tells_by_its_steps() -> None:
+def test_times_of_the_same_model_on_other_data_are_scaled_by_steps() -> None:
     records = [recorded(seconds=Seconds(2.0 * STEPS, 5.0))]
     five_thousand = replace(TASK, samples=5000)
     found = estimate_duration([five_thousand], records, "cpu", "loop")
@@ -34,7 +34,7 @@ def test_the_same_model_on_other_data_tells_by_its_steps() -> None:
     [replace(ORIGIN, device="NVIDIA H200"), replace(ORIGIN, engine="graph")],
     ids=["another device", "another engine"],
 )
-def test_what_was_made_in_another_way_tells_nothing(origin: object) -> None:
+def test_what_was_made_in_another_way_shows_nothing(origin: object) -> None:
     found = estimate_duration([TASK], [recorded(seed(0), origin=origin)], "cpu", "loop")
     assert (found.runs, found.guessed) == (1, 1)
     assert found == estimate_duration([TASK], [], "cpu", "loop")

@@ -111,7 +111,7 @@ def test_memories_like_the_paper_s_are_tested() -> None:
     assert at(rows, cell, SUBSET).alternative is None
 
 
-def test_a_source_that_is_not_tested_tells_what_it_would_be() -> None:
+def test_a_source_that_is_not_tested_shows_what_it_would_be() -> None:
     records = [recorded(replace(TASK, seed=seed)) for seed in range(3)]
     for place, record in enumerate(records):
         near, far = 0.84 + place / 100, 0.94 + place / 100  # the paper has 84.26

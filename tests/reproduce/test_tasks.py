@@ -65,7 +65,7 @@ def test_sorted_tasks_of_a_group_are_adjacent_and_the_full_data_comes_last() -> 
     ("table", "runs"),
     [("svhn-reduced", 405), ("cinic10-more", 405), ("full", 405), ("memory-size", 540), ("parameters", 0), ("cost", 0)],
 )
-def test_a_table_needs_so_many_runs(table: str, runs: int) -> None:
+def test_a_table_needs_that_many_runs(table: str, runs: int) -> None:
     tasks = tasks_of(table, range(15))
     assert len(tasks) == len(set(tasks)) == runs
 

@@ -85,7 +85,7 @@ def accuracy_of(model: Model, images: LabelledImages) -> float:
 # On its own data
 
 
-def test_a_run_is_judged_with_its_memory_and_with_drawn_ones(run: tuple[Run, Model], data: DataSet) -> None:
+def test_a_run_is_evaluated_with_its_memory_and_with_drawn_ones(run: tuple[Run, Model], data: DataSet) -> None:
     opened, model = run
     record = evaluate_run(opened, model, data, None, "test")
     assert {key: record[key] for key in ("run", "variant", "classes", "split", "images", "left_out")} == {
@@ -166,7 +166,7 @@ def test_memories_are_drawn_from_the_training_subset_and_from_all_but_test_and_v
         assert record["drawn"][name] == expected
 
 
-def test_the_validation_images_can_be_judged(run: tuple[Run, Model], data: DataSet) -> None:
+def test_the_validation_images_can_be_evaluated(run: tuple[Run, Model], data: DataSet) -> None:
     opened, model = run
     record = evaluate_run(opened, model, data, None, "validation")
     assert (record["split"], record["images"]) == ("validation", 30)
@@ -196,7 +196,7 @@ def test_a_standard_run_has_one_score(standard: tuple[Run, Model], data: DataSet
     assert not {"memory", "remembered", "drawn"} & record.keys()
 
 
-def test_what_is_said_of_the_memory_can_be_counted(run: tuple[Run, Model], data: DataSet) -> None:
+def test_what_is_reported_of_the_memory_can_be_counted(run: tuple[Run, Model], data: DataSet) -> None:
     """Each sample is judged by the memory less itself, one at a time."""
     opened, model = run
     memory = model.remembered
@@ -232,7 +232,7 @@ def test_judging_leaves_the_model_as_it_was(run: tuple[Run, Model], data: DataSe
 # Without its data
 
 
-def test_without_data_and_images_nothing_is_judged_and_it_says_why(run: tuple[Run, Model]) -> None:
+def test_without_data_and_images_nothing_is_evaluated_and_the_reason_is_given(run: tuple[Run, Model]) -> None:
     opened, model = run
     record = evaluate_run(opened, model, "the disk is gone", None, "test")
     assert record["left_out"] == {"accuracy": "no images to evaluate on: the disk is gone"}
@@ -240,7 +240,9 @@ def test_without_data_and_images_nothing_is_judged_and_it_says_why(run: tuple[Ru
     assert not {"images", "remembered", "drawn"} & record.keys()
 
 
-def test_without_data_other_images_are_judged_with_the_remembered_memory(run: tuple[Run, Model], data: DataSet) -> None:
+def test_without_data_other_images_are_classified_with_the_remembered_memory(
+    run: tuple[Run, Model], data: DataSet
+) -> None:
     opened, model = run
     judged = opened.splits.of(data, "test")
     record = evaluate_run(opened, model, "the disk is gone", judged, "elsewhere")
@@ -280,7 +282,7 @@ def relabelled(data: DataSet, classes: str, test: LabelledImages | None = None) 
     return DataSet("other", tuple(classes), train, test, "other print")
 
 
-def test_classes_in_another_order_are_judged_by_their_names(run: tuple[Run, Model], data: DataSet) -> None:
+def test_classes_in_another_order_are_classified_by_their_names(run: tuple[Run, Model], data: DataSet) -> None:
     opened, model = run
     test = replace(data, train=opened.splits.of(data, "test"))
     judged = labelled_like(opened.classes, relabelled(test, "5678901234"), "other")
@@ -306,7 +308,7 @@ def test_classes_that_the_run_does_not_know_are_refused(run: tuple[Run, Model], 
         labelled_like(run[0].classes, other, "some/folder")
 
 
-def test_the_test_split_of_other_data_is_judged_if_it_has_one(run: tuple[Run, Model], data: DataSet) -> None:
+def test_the_test_split_of_other_data_is_classified_if_it_has_one(run: tuple[Run, Model], data: DataSet) -> None:
     test = replace(data.train.at(torch.arange(5)), labels=torch.tensor([0, 0, 1, 1, 1]))
     judged = labelled_like(run[0].classes, relabelled(data, "98", test), "other")
     assert judged.labels.tolist() == [9, 9, 8, 8, 8]

@@ -381,7 +381,7 @@ def fields_of(content: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[str, 
     field=st.integers(0, 99),
     wrong=st.sampled_from(WRONG),
 )
-def test_whatever_a_field_holds_the_run_is_used_or_refused_in_words(
+def test_whatever_a_field_holds_the_run_is_used_or_refused_with_a_reason(
     kind: str, name: str, field: int, wrong: Any, originals: dict[str, Path], data: DataSet
 ) -> None:
     file = originals[kind] / name
@@ -466,7 +466,7 @@ def test_a_model_without_the_state_of_its_training_cannot_be_resumed(unfinished:
         resume(open_run(unfinished), data)
 
 
-def test_a_size_that_is_not_said_is_named(run: Path) -> None:
+def test_a_missing_size_is_named(run: Path) -> None:
     for size in (del_, None, [], 8, ["8", "8"], [0, 8]):
         edit(run / "run.json", ["data", "conversion", "size"], size if size is not del_ else None)
         with pytest.raises(RunError, match="lacks the size of its images"):
@@ -475,7 +475,7 @@ def test_a_size_that_is_not_said_is_named(run: Path) -> None:
 
 @settings(max_examples=100)
 @given(file=st.integers(0, 5), place=st.floats(0, 1, exclude_max=True), byte=st.integers(0, 255))
-def test_whatever_byte_is_damaged_the_run_is_used_or_refused_in_words(
+def test_whatever_byte_is_damaged_the_run_is_used_or_refused_with_a_reason(
     file: int, place: float, byte: int, originals: dict[str, Path], data: DataSet
 ) -> None:
     for kind in ("unfinished", "finished"):

@@ -115,7 +115,7 @@ def test_a_run_that_cannot_begin_leaves_nothing(size: int, tmp_path: Path, expec
         (9, room_for_half_a_line, 0, 8),
     ],
 )
-def test_a_run_whose_disk_fills_up_keeps_its_last_state_and_is_gone_on_with(
+def test_a_run_whose_disk_fills_up_keeps_its_last_state_and_is_resumed(
     step: int,
     size: Callable[[Path], int],
     checkpoint_seconds: float,

@@ -204,7 +204,7 @@ def test_a_torn_line_and_epochs_that_were_not_saved_are_cut_on_resume(
     assert outcome(path) == whole
 
 
-def test_seconds_go_on_counting(data: DataSet, tmp_path: Path) -> None:
+def test_seconds_continue_counting(data: DataSet, tmp_path: Path) -> None:
     path = tmp_path / "run"
     begin(path, data, SETTINGS, "default").train(after(3))
     settings, parts = checkpoint.read(path)
@@ -398,7 +398,7 @@ def move_an_image_to_another_class(pictures: Path) -> None:
         move_an_image_to_another_class,
     ],
 )
-def test_a_run_is_not_gone_on_with_on_other_data(change: Callable[[Path], None], pictures: Path, stopped: Path) -> None:
+def test_a_run_is_not_resumed_on_other_data(change: Callable[[Path], None], pictures: Path, stopped: Path) -> None:
     data_of(open_run(stopped))
     change(pictures)
     with pytest.raises(DataError, match=r"is not the data that the run .* was made with"):
@@ -407,7 +407,7 @@ def test_a_run_is_not_gone_on_with_on_other_data(change: Callable[[Path], None],
         data_of(open_run(stopped), source=str(pictures))
 
 
-def test_data_that_has_moved_is_found_where_it_is_said_to_be(pictures: Path, stopped: Path, tmp_path: Path) -> None:
+def test_data_that_has_moved_is_found_where_it_is_reported_to_be(pictures: Path, stopped: Path, tmp_path: Path) -> None:
     trained(tmp_path / "whole", data_for(str(pictures), FEW), FEW)
     pictures.rename(tmp_path / "elsewhere")
     with pytest.raises(DataError, match="no longer at"):
@@ -447,7 +447,7 @@ def test_a_size_that_was_asked_for_is_asked_for_again(tmp_path: Path) -> None:
     resume(open_run(tmp_path / "run"), data).train()
 
 
-def test_lines_of_the_log_can_be_read_while_the_run_goes_on(data: DataSet, tmp_path: Path) -> None:
+def test_lines_of_the_log_can_be_read_while_the_run_continues(data: DataSet, tmp_path: Path) -> None:
     path = tmp_path / "run"
     seen = []
 

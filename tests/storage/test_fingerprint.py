@@ -35,7 +35,7 @@ def test_any_difference_makes_another(others: dict[str, Tensor]) -> None:
     assert fingerprint(others) != fingerprint(TENSORS)
 
 
-def test_what_two_tensors_hold_is_not_taken_for_one() -> None:
+def test_what_two_tensors_hold_is_not_predicted_as_one() -> None:
     whole, parts = tensor([1, 2, 3, 4]), {"a": tensor([1, 2]), "b": tensor([3, 4])}
     assert fingerprint({"a": whole}) != fingerprint(parts)
 

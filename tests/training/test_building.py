@@ -70,7 +70,7 @@ def test_the_model_is_what_the_settings_say() -> None:
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_colours_are_measured_where_nothing_is_said(channels: int) -> None:
+def test_colours_are_measured_where_nothing_is_reported(channels: int) -> None:
     pixels = images(channels)
     transform = built(pixels, fit="pad").transform
     assert (transform.mean, transform.std) == channel_statistics(pixels)
@@ -141,7 +141,9 @@ def test_pretrained_weights_serve_grey_images_too(tmp_path: Path) -> None:
     assert_close(model.encoder.state_dict()["conv1.0.weight"], state["conv1.0.weight"].sum(1, keepdim=True))
 
 
-def test_weights_that_cannot_be_fetched_are_missed_in_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_weights_that_cannot_be_fetched_are_missed_with_a_reason(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(InputError) as caught:
@@ -153,7 +155,7 @@ def test_weights_that_cannot_be_fetched_are_missed_in_words(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no weights"])
-def test_a_file_without_weights_is_refused_in_words(tmp_path: Path, content: bytes | None) -> None:
+def test_a_file_without_weights_is_refused_with_a_reason(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "weights.pth"
     if content is not None:
         path.write_bytes(content)
@@ -161,7 +163,7 @@ def test_a_file_without_weights_is_refused_in_words(tmp_path: Path, content: byt
         built(images(side=32), encoder="timm:test_resnet", weights=str(path))
 
 
-def test_weights_of_another_network_are_refused_in_words(tmp_path: Path) -> None:
+def test_weights_of_another_network_are_refused_with_a_reason(tmp_path: Path) -> None:
     path = tmp_path / "weights.safetensors"
     save_file(timm.create_model("test_efficientnet").state_dict(), path)
     with pytest.raises(InputError, match="the pretrained weights of 'timm:test_resnet' are not available"):

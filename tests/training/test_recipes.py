@@ -164,7 +164,7 @@ EXPLICIT: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", EXPLICIT)
-def test_what_is_said_is_not_settled(name: str) -> None:
+def test_what_is_reported_is_not_settled(name: str) -> None:
     found = resolve_settings(Settings(**{name: EXPLICIT[name]}), 1000, DIGITS)
     assert getattr(found, name) == EXPLICIT[name]
     assert getattr(resolve_settings(Settings(), 1000, DIGITS), name) != EXPLICIT[name]

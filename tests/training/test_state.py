@@ -39,7 +39,7 @@ def test_every_tensor_is_named_by_kind_and_parameter(name: str) -> None:
 
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("steps", [0, 1, 3])
-def test_an_optimiser_goes_on_with_its_stored_state(name: str, steps: int) -> None:
+def test_an_optimiser_continues_with_its_stored_state(name: str, steps: int) -> None:
     settings, model = toy_settings(optimizer=name), toy_model()
     optimizer = optimizer_for(model, settings)
     for number in range(steps):

@@ -67,7 +67,7 @@ def test_blur_takes_images_of_any_size(shape: tuple[int, int], remembering: Memo
     assert blurred.max() <= 1
 
 
-def test_an_unknown_baseline_is_told_which_are_known(remembering: MemoryClassifier, images: Tensor) -> None:
+def test_an_unknown_baseline_is_refused_with_the_known_ones(remembering: MemoryClassifier, images: Tensor) -> None:
     message = "baseline is 'grey'; expected one of white, black, mean, blur"
     with pytest.raises(InputError, match=re.escape(message)):
         make_baseline("grey", images, remembering)

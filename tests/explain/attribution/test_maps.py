@@ -215,7 +215,7 @@ def test_a_change_below_one_counts_as_one() -> None:
     assert completeness(attributions, -4.5) == pytest.approx((5.0, 5 / 4.5))
 
 
-def test_progress_is_told_after_each_image(remembering: MemoryClassifier, images: Tensor) -> None:
+def test_progress_is_reported_after_each_image(remembering: MemoryClassifier, images: Tensor) -> None:
     told: list[tuple[int, int]] = []
     heatmaps(remembering, images[:3], method="saliency", progress=lambda done, all_: told.append((done, all_)))
     assert told == [(1, 3), (2, 3), (3, 3)]

@@ -118,7 +118,7 @@ def test_occlusion_covers_one_image_at_a_time(remembering: MemoryClassifier) -> 
     assert_close(found.input, (falls / covered).expand(3, 16, 16), atol=1e-5, rtol=1e-3)
 
 
-def test_an_unknown_method_is_told_which_are_known(remembering: MemoryClassifier, images: Tensor) -> None:
+def test_an_unknown_method_is_refused_with_the_known_ones(remembering: MemoryClassifier, images: Tensor) -> None:
     message = "method is 'lime'; expected one of integrated_gradients, saliency, input_x_gradient, occlusion"
     with pytest.raises(InputError, match=re.escape(message)):
         heatmaps(remembering, images, method="lime")

@@ -102,7 +102,9 @@ def test_the_memory_is_what_predictions_are_made_with() -> None:
     assert set(seen(where)) == {"Standard", "Memory Wrap, 200 encodings"}
 
 
-def test_what_is_timed_encodes_all_images_and_judges_them_by_the_whole_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_timed_encodes_all_images_and_classifies_them_by_the_whole_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     where, predicted = make_context(memories=(10, 200)), []
     list(large_memory.measure(where, "tiny"))
     plain = MemoryWrap.forward

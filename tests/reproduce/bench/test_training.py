@@ -90,7 +90,7 @@ def test_times_are_of_one_step_of_one_run() -> None:
     }
 
 
-def test_so_many_steps_are_taken_as_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_as_many_steps_are_taken_as_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[int] = []
     step = engine.optimization_step
 
