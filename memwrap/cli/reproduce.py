@@ -69,6 +69,7 @@ def reproduce(
     images: Sequence[str],
     reading: DataOptions,
     device: str,
+    loop: bool,
     dry_run: bool,
     from_records: bool,
 ) -> None:
@@ -85,12 +86,12 @@ def reproduce(
     known = read_records(places.records)
     _warn_of(known.problems)
     if dry_run:
-        _show_plan(selection.table, tasks, known, RunConfig.for_device(device_named(device)))
+        _show_plan(selection.table, tasks, known, RunConfig.for_device(device_named(device), loop))
         return
     check_folder(places.out)
     failed: Sequence[Failure] = ()
     if tasks and not from_records:
-        config = RunConfig.for_device(device_named(device))
+        config = RunConfig.for_device(device_named(device), loop)
         missing = dict.fromkeys(task.data for task in tasks if task not in known.results)
         with stop_on_signals(b"stopping; once more stops at once\n") as stop:
             data = {name: _open(name, replacements, reading) for name in {**missing, **replacements}}

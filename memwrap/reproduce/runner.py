@@ -74,9 +74,9 @@ class RunConfig:
     settings_for: Callable[[Task], Settings] = Task.settings
 
     @classmethod
-    def for_device(cls, device: torch.device) -> "RunConfig":
-        """The fastest engine for a device."""
-        if not gpu.kernels_run_on(device):
+    def for_device(cls, device: torch.device, loop: bool = False) -> "RunConfig":
+        """The fastest engine for a device; the plain loop, one run after the other, if that is asked for."""
+        if loop or not gpu.kernels_run_on(device):
             return cls(Loop(), "loop", device)
         from memwrap.fused import FusedEngine
 

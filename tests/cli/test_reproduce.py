@@ -197,9 +197,12 @@ def recorded_runs(records: Path) -> Path:
     return records
 
 
-def test_runs_are_trained_one_by_one_where_there_are_no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("memwrap.nn.gpu.kernels_run_on", lambda _: False)
-    config = RunConfig.for_device(torch.device("cuda"))
+@pytest.mark.parametrize(("kernels", "loop"), [(False, False), (True, True)])
+def test_runs_are_trained_one_by_one_without_kernels_or_by_request(
+    kernels: bool, loop: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("memwrap.nn.gpu.kernels_run_on", lambda _: kernels)
+    config = RunConfig.for_device(torch.device("cuda"), loop)
     assert isinstance(config.engine, Loop)
     assert (config.name, config.side_by_side) == ("loop", 1)
 
@@ -399,7 +402,7 @@ def test_records_go_to_a_temporary_file_when_the_disk_is_full(
 
     monkeypatch.setattr(record_files, "append_record", full_after_one)
     # Three at once, so that two more are trained already when the disk is full, and others have not begun.
-    monkeypatch.setattr(RunConfig, "for_device", lambda device: RunConfig(Loop(), "loop", device, side_by_side=3))
+    monkeypatch.setattr(RunConfig, "for_device", lambda device, loop: RunConfig(Loop(), "loop", device, side_by_side=3))
     flags = ("reproduce", "svhn-reduced", "--seeds", 3, small, "--out", out)
     message = fails(5, *flags)
     (elsewhere,) = (tmp_path / "elsewhere").glob("*.jsonl")

@@ -62,6 +62,9 @@ def reproduce(
     hold_mb: HoldMegabytes = 1024,
     workers: Workers = 2,
     device: Device = "auto",
+    loop: Annotated[
+        bool, typer.Option("--loop", help="Train one run after the other, without the fused engine for GPUs.")
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the number of missing runs and how long they take.")
     ] = False,
@@ -84,4 +87,4 @@ def reproduce(
 
     selection = Selection(table, data or (), encoder or (), samples or (), variant or (), memory)
     places, reading = find_places(selection, records or [], out), DataOptions(data_root, hold_mb, workers)
-    run_command(selection, seeds, places, images or [], reading, device, dry_run, from_records)
+    run_command(selection, seeds, places, images or [], reading, device, loop, dry_run, from_records)
