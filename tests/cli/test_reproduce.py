@@ -402,7 +402,7 @@ def test_records_go_to_a_temporary_file_when_the_disk_is_full(
 
     monkeypatch.setattr(record_files, "append_record", full_after_one)
     # Three at once, so that two more are trained already when the disk is full, and others have not begun.
-    monkeypatch.setattr(RunConfig, "for_device", lambda device, loop: RunConfig(Loop(), "loop", device, side_by_side=3))
+    monkeypatch.setattr(RunConfig, "for_device", lambda device, _: RunConfig(Loop(), "loop", device, side_by_side=3))
     flags = ("reproduce", "svhn-reduced", "--seeds", 3, small, "--out", out)
     message = fails(5, *flags)
     (elsewhere,) = (tmp_path / "elsewhere").glob("*.jsonl")
