@@ -302,12 +302,13 @@ def _common_signature(trainers: Sequence[Trainer]) -> tuple[object, ...]:
 
 
 def _signature(trainer: Trainer) -> tuple[object, ...]:
-    """What runs of one graph have in common: settings, images per step, and the names and shapes of the state."""
+    """What runs of one graph have in common: settings, images per step, modules, and the shapes of the state."""
     settings = trainer.settings.replace(seed=0, samples=None, epochs=1)
     trainable = {name for name, parameter in trainer.model.named_parameters() if parameter.requires_grad}
     state = trainer.model.state_dict().items()
     return (
         repr(settings),
+        repr(trainer.model),
         len(next(trainer.plan.steps(0, 1)).indices),
         trainer.model.get_transform().shape,
         tuple((name, tuple(value.shape), value.dtype, name in trainable) for name, value in state),

@@ -20,7 +20,7 @@ from memwrap.nn.checks import (
     check_sizes,
 )
 from memwrap.nn.precision import exact_linear, exact_products, to_full_precision, without_autocast
-from memwrap.nn.similarity import CosineSimilarity, Vectors
+from memwrap.nn.similarity import CosineSimilarity, Similarity, Vectors
 from memwrap.nn.tracing import checks_enabled
 
 VARIANTS = ("memory_wrap", "only_memory")
@@ -129,7 +129,7 @@ class MemoryWrap(nn.Module):
         self.in_features, self.num_classes = int(in_features), int(num_classes)
         self.variant, self.head_kind = variant, head
         self.project = None if project is None else int(project)
-        self.similarity = CosineSimilarity(scale)
+        self.similarity: Similarity = CosineSimilarity(scale)
         self.width = self.project or self.in_features
         self.projection = FullPrecisionLinear(self.in_features, self.project) if self.project else None
         joined = 2 * self.width if variant == "memory_wrap" else self.width

@@ -1,7 +1,8 @@
-"""How inputs are compared with the memory. Another similarity than the scaled cosine is a change of this file alone."""
+"""How inputs are compared with the memory. Another similarity is another subclass of `Similarity`."""
 
 import math
 import warnings
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cache
 
@@ -43,8 +44,11 @@ class Vectors:
 
 
 @dataclass(frozen=True)
-class CosineSimilarity:
-    """scale * cosine. The paper's scale is 1; a higher one makes attention use fewer samples."""
+class Similarity(ABC):
+    """How inputs are compared with the memory. A subclass defines `scores`; a higher score is more alike.
+
+    scale: multiplies the scores. A higher one makes attention use fewer samples.
+    """
 
     scale: float = 1.0
 
@@ -54,18 +58,17 @@ class CosineSimilarity:
         if not (math.isfinite(self.scale) and self.scale > 0):
             raise InputError(f"scale is {self.scale}; expected a finite number above 0")
 
+    @abstractmethod
+    def scores(self, queries: Vectors, keys: Vectors) -> Tensor:
+        """Compare each query (B, D) with each key (M, D), or with its own keys (B, M, D): scores (B, M).
+
+        In float32 at least. Symmetric, as with the batch as memory both halves share their scores.
+        """
+
     def vectors(self, encodings: Tensor) -> Vectors:
         """encodings (..., D) -> the same with their inverse norms"""
         norms = to_full_precision(encodings).square().sum(-1).add_(EPSILON).rsqrt_()
         return Vectors(encodings, norms)
-
-    def scores(self, queries: Vectors, keys: Vectors) -> Tensor:
-        """Compare each query (B, D) with each key (M, D), or with its own keys (B, M, D): scores (B, M)."""
-        values, others = to_full_precision(queries.values), to_full_precision(keys.values)
-        with without_autocast(values):
-            factors = queries.inverse_norms if self.scale == 1 else self.scale * queries.inverse_norms
-            # The keys are scaled after the product: that spares a normalised copy of a large memory, and its gradient.
-            return _products(values * factors.unsqueeze(-1), others) * keys.inverse_norms
 
     def attend(self, queries: Tensor, keys: Vectors, keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Weigh each memory sample for each input by sparsemax of their scores (paper, eq. 2).
@@ -73,16 +76,10 @@ class CosineSimilarity:
         queries (B, D), keys (M, D) or (B, M, D) -> weights (B, M), and the queries' inverse norms (B,). Rows sum to one
         and may hold exact zeros. keep: bool (M,) or (B, M); False removes a sample.
         """
-        if keep is None and _kernel_applies(queries, keys.values):
-            from memwrap.nn.attention_kernel import attend  # Triton is installed where there is a GPU
-
-            with torch.cuda.device(queries.device):  # Triton launches on the current device
-                return attend(to_full_precision(queries), keys.values, keys.inverse_norms, EPSILON, self.scale)
         compared = self.vectors(queries)
         scores = self.scores(compared, keys)
         if keep is not None:
             scores = scores.masked_fill(~keep, -torch.inf)
-        # Sparsemax ignores a constant added to a row, so similarity serves as well as the paper's minus distance.
         return sparsemax(scores), compared.inverse_norms
 
     def attend_to_top(self, queries: Vectors, keys: Vectors, count: int) -> tuple[Tensor, Tensor]:
@@ -112,6 +109,30 @@ class CosineSimilarity:
             largest, places = largest.topk(min(count, largest.shape[1]), dim=1)
             samples = samples.gather(1, places)
         return largest, samples
+
+
+class CosineSimilarity(Similarity):
+    """scale * cosine; the paper's has scale 1.
+
+    Sparsemax ignores a constant added to a row, so similarity serves as well as the paper's minus distance.
+    """
+
+    def scores(self, queries: Vectors, keys: Vectors) -> Tensor:
+        """Cosine similarities times the scale, (B, M); see `Similarity.scores`."""
+        values, others = to_full_precision(queries.values), to_full_precision(keys.values)
+        with without_autocast(values):
+            factors = queries.inverse_norms if self.scale == 1 else self.scale * queries.inverse_norms
+            # The keys are scaled after the product: that spares a normalised copy of a large memory, and its gradient.
+            return _products(values * factors.unsqueeze(-1), others) * keys.inverse_norms
+
+    def attend(self, queries: Tensor, keys: Vectors, keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """As `Similarity.attend`, by one kernel for small memories on a GPU."""
+        if keep is not None or not _kernel_applies(queries, keys.values):
+            return super().attend(queries, keys, keep)
+        from memwrap.nn.attention_kernel import attend  # Triton is installed where there is a GPU
+
+        with torch.cuda.device(queries.device):  # Triton launches on the current device
+            return attend(to_full_precision(queries), keys.values, keys.inverse_norms, EPSILON, self.scale)
 
 
 def _products(queries: Tensor, keys: Tensor) -> Tensor:

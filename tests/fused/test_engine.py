@@ -12,6 +12,7 @@ from memwrap.errors import DivergedError
 from memwrap.fused import engine as fused_engine
 from memwrap.fused.engine import FusedEngine, unsupported_reason
 from memwrap.models.loading import Model
+from memwrap.nn import CosineSimilarity
 from memwrap.nn.precision import exact_convolutions
 from memwrap.training.recipes import recipe, resolve_settings
 from memwrap.training.schedule import learning_rate
@@ -217,6 +218,14 @@ def test_training_stops_between_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = iter([False, True])
     FusedEngine().train([run], stop=lambda: next(answers))
     assert run.progress.step == 4
+
+
+def test_runs_with_different_layers_are_refused() -> None:
+    """Though their settings are equal: a trainer takes any model."""
+    first, second = trainer(0), trainer(1)
+    second.model.layer.similarity = CosineSimilarity(16.0)
+    with pytest.raises(SettingsError, match="differ in the seed alone"):
+        FusedEngine().train([first, second])
 
 
 def test_runs_with_different_settings_are_refused() -> None:

@@ -1,5 +1,6 @@
 """Sparsemax and attention weights against a slow rewrite, entmax, closed forms and their properties."""
 
+import copy
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from typing import Any
@@ -12,10 +13,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
-from memwrap import InputError
+from memwrap import InputError, MemoryWrap
 from memwrap.nn import attention, similarity
 from memwrap.nn.attention import memory_vector, sparsemax
-from memwrap.nn.similarity import CosineSimilarity, Vectors
+from memwrap.nn.similarity import CosineSimilarity, Similarity, Vectors
 
 COSINE = CosineSimilarity()
 
@@ -361,3 +362,39 @@ def test_a_higher_scale_uses_fewer_samples() -> None:
 def test_a_scale_that_is_no_positive_number_is_refused(scale: object) -> None:
     with pytest.raises(InputError, match="scale"):
         CosineSimilarity(scale)  # type: ignore[arg-type]
+
+
+class Euclidean(Similarity):
+    """Minus the distance times the scale: what another similarity takes."""
+
+    def scores(self, queries: Vectors, keys: Vectors) -> Tensor:
+        keys_of_each = keys.values if keys.values.ndim == 3 else keys.values.expand(len(queries), -1, -1)
+        return -self.scale * torch.cdist(queries.values.unsqueeze(1), keys_of_each).squeeze(1)
+
+
+@pytest.mark.parametrize("project", [None, 3])
+@pytest.mark.parametrize("scale", [1.0, 5.0])
+def test_another_similarity_serves_every_path_through_the_layer(
+    scale: float, project: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    layer = MemoryWrap(6, 4, project=project).double()
+    layer.similarity = Euclidean(scale)
+    encodings, memory = torch.randn(6, 6).double(), torch.randn(40, 6).double()
+    queries, keys = (each if project is None else layer.projection(each) for each in (encodings, memory))
+    reading = layer.read(encodings, memory)
+    assert_close(reading.weights, entmax.sparsemax(-scale * torch.cdist(queries, keys), dim=1))
+    assert not torch.allclose(reading.weights, MemoryWrap.read(layer_with_cosine(layer), encodings, memory).weights)
+    prepared = layer.prepare(memory)
+    assert_close(layer(encodings, prepared), reading.logits)
+    first, second = encodings.tensor_split(2)
+    assert_close(layer(encodings, "batch"), torch.cat([layer(first, second), layer(second, first)]))
+    monkeypatch.setattr("memwrap.nn.layer.LARGE_MEMORY", 40)
+    with torch.no_grad():
+        assert_close(layer(encodings, prepared), reading.logits)
+
+
+def layer_with_cosine(layer: MemoryWrap) -> MemoryWrap:
+    twin = copy.deepcopy(layer)
+    twin.similarity = CosineSimilarity(layer.similarity.scale)
+    return twin
