@@ -53,8 +53,20 @@ def test_the_snippet_of_the_readme_passes_mypy(tmp_path: Path) -> None:
     assert found.returncode == 0, found.stdout
 
 
+def test_every_file_that_contributing_names_exists() -> None:
+    named = set(re.findall(r"`([\w/.]+\.py)`", (ROOT / "CONTRIBUTING.md").read_text()))
+    files = [path.relative_to(ROOT).as_posix() for path in (*ROOT.glob("memwrap/**/*.py"), *ROOT.glob("tests/**/*.py"))]
+    for name in named:
+        assert "NAME" in name or any(f"/{path}".endswith(f"/{name}") for path in files), name
+
+
 def test_every_local_link_leads_somewhere() -> None:
-    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "results").glob("*.md")]:
+    for page in [
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        *(ROOT / "docs").glob("*.md"),
+        *(ROOT / "results").glob("*.md"),
+    ]:
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
             assert (page.parent / target).exists() or target.startswith("http"), f"{page.name}: {target}"
 
