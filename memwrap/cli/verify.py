@@ -43,9 +43,11 @@ def _source(place: Path, device: str, given: bool) -> Source:
 
 def _lines(result: Verification, path: Path, place: Path) -> list[str]:
     if result.equal:
+        other = f". It says that memwrap {result.memwrap_version} made it; this is {__version__}"
         return [
             f"equal: the page shows its data, and {place} gives the same for its {result.images} images. The images, "
             "their names and labels, the run's path and the date are taken from the report"
+            + (other if result.memwrap_version != __version__ else "")
         ]
     lines = []
     if result.differences:

@@ -102,7 +102,7 @@ class Ablation:
     @cached_property
     def _input_hidden(self) -> Tensor:
         """(B, H)"""
-        return self.layer.input_hidden(self._queries)
+        return self.layer.input_hidden(self._queries, self._prepared)
 
 
 def _placement(layer: MemoryWrap) -> tuple[torch.dtype, torch.device]:

@@ -113,7 +113,7 @@ class EncoderModel(nn.Module, ABC):
                 }
             ),
             layer=self.layer_settings(),
-            classes=self.classes,
+            classes=None if self.classes is None else tuple(map(str, self.classes)),
             transform=self.transform,
             frozen=tuple(name for name, parameter in self.named_parameters() if not parameter.requires_grad),
             state_versions=_versions(self.state_dict()),

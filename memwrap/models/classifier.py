@@ -168,6 +168,8 @@ class MemoryClassifier(EncoderModel, ExplainableModel):
 
     def _head_learns(self) -> bool:
         """Whether a gradient may be asked for: then what was prepared from the head, a constant, cannot serve."""
+        if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
+            return True  # torch checks a trace without gradients
         return torch.is_grad_enabled() and any(parameter.requires_grad for parameter in self.layer.parameters())
 
     def _encode_with_memory(self, images: Tensor) -> tuple[Tensor, RememberedMemory]:

@@ -27,4 +27,4 @@ class ModelRecord(Record, extra="ignore"):
     classes: tuple[str, ...] | None
     transform: Transform | None
     frozen: tuple[str, ...]  # names of parameters that do not learn
-    state_versions: dict[str, int]  # by module, for torch's migrations of old state dicts
+    state_versions: dict[str, Any]  # by module, for torch's migrations of old state dicts

@@ -30,8 +30,9 @@ def sparsemax(scores: Tensor, dim: int = -1) -> Tensor:
     tensor([0.6000, 0.4000, 0.0000])
     """
     scores = to_full_precision(scores)
-    if not (torch.is_grad_enabled() and (scores.requires_grad or is_batchedtensor(scores))):
-        return _Sparsemax.forward(scores, dim)  # keeps nothing for autograd
+    learns = torch.is_grad_enabled() and (scores.requires_grad or is_batchedtensor(scores))
+    if not learns or torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
+        return _Sparsemax.forward(scores, dim)  # keeps nothing for autograd; a trace is the same with and without it
     weights: Tensor = _Sparsemax.apply(scores, dim)
     return weights
 

@@ -95,7 +95,8 @@ class ValueCheck:
         if not all(each > 0 for each in smallest):  # NaN is not larger than zero, either
             for name, each in self._inverse_norms.items():
                 check_norms(name, each)
-        if bound is None or not bound.fits(1 / smallest[0], logits.dtype):
+        # A norm beyond float32 comes as zero.
+        if bound is None or not smallest[0] > 0 or not bound.fits(1 / smallest[0], logits.dtype):
             check_logits(logits)
 
 

@@ -53,6 +53,8 @@ class PreparedMemory:
     # (M, H): each sample's part in the hidden layer of the head, per unit of weight. None for a memory so large that it
     # takes less work to sum the encodings first.
     hidden: Tensor | None = None
+    # (D, H), with it: the part of the head's first layer that takes the input's encoding, laid out for single inputs.
+    input_weight: Tensor | None = None
     bound: NormBound | None = None  # of what the head computes from it; None if values are not checked
 
     def __len__(self) -> int:
@@ -175,7 +177,8 @@ class MemoryWrap(nn.Module):
             if checked:
                 check_norms("memory", keys.inverse_norms)
                 bound = self.head.bound().with_memory(1 / keys.inverse_norms.min().item())
-            return PreparedMemory(keys, self._fold(keys.values), bound)
+            hidden = self._fold(keys.values)
+            return PreparedMemory(keys, hidden, None if hidden is None else self._input_weight().T.contiguous(), bound)
 
     def compared(self, encodings: Tensor) -> Tensor:
         """encodings (..., D) -> what attention compares and sums, (..., width): themselves, or their projection"""
@@ -191,7 +194,7 @@ class MemoryWrap(nn.Module):
         if memory.hidden is None and input_hidden is None:
             return self._classify_vector(queries, memory_vector(weights, memory.keys.values))
         if input_hidden is None:
-            input_hidden = self.input_hidden(queries)
+            input_hidden = self.input_hidden(queries, memory)
         if memory.hidden is not None:
             hidden = torch.addmm(input_hidden, weights.to(memory.hidden.dtype), memory.hidden)
         else:
@@ -199,16 +202,21 @@ class MemoryWrap(nn.Module):
             hidden = torch.addmm(input_hidden, memory_vector(weights, memory.keys.values).to(weight.dtype), weight.T)
         return self.head.from_hidden(hidden)
 
-    def input_hidden(self, queries: Tensor) -> Tensor:
+    def input_hidden(self, queries: Tensor, memory: PreparedMemory) -> Tensor:
         """The inputs' own part in the head's hidden layer, its bias included: queries (B, width) -> (B, H)"""
-        first = self.head.first
+        bias = self.head.first.bias
         if self.variant == "only_memory":
-            return first.bias.expand(len(queries), -1)
-        return functional.linear(queries.to(first.weight.dtype), first.weight[:, : -self.width], first.bias)
+            return bias.expand(len(queries), -1)
+        weight = self._input_weight().T if memory.input_weight is None else memory.input_weight
+        return torch.addmm(bias, queries.to(weight.dtype), weight)
 
     def memory_weight(self) -> Tensor:
         """The part of the head's first layer that takes the memory vector: (H, width)"""
         return self.head.first.weight[:, -self.width :]
+
+    def _input_weight(self) -> Tensor:
+        """The part of the head's first layer that takes the input's encoding: (H, width), or (H, 0)"""
+        return self.head.first.weight[:, : -self.width]
 
     def settings(self) -> dict[str, int | float | str | None]:
         """The arguments that build such a layer."""

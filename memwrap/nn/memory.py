@@ -23,6 +23,7 @@ class RememberedMemory(nn.Module):
     _projected: Tensor | None
     _inverse_norms: Tensor
     _hidden: Tensor | None
+    _input_weight: Tensor | None
     _bound: NormBound | None
 
     def __init__(self, images: Tensor, labels: Tensor, encodings: Tensor, predictions: Tensor | None = None) -> None:
@@ -54,13 +55,14 @@ class RememberedMemory(nn.Module):
         self.register_buffer("_projected", projected, persistent=False)
         self.register_buffer("_inverse_norms", prepared.keys.inverse_norms, persistent=False)
         self.register_buffer("_hidden", prepared.hidden, persistent=False)
+        self.register_buffer("_input_weight", prepared.input_weight, persistent=False)
         self._bound = prepared.bound
 
     @property
     def prepared(self) -> PreparedMemory:
         """The memory as the layer takes it."""
         keys = self.encodings if self._projected is None else self._projected
-        return PreparedMemory(Vectors(keys, self._inverse_norms), self._hidden, self._bound)
+        return PreparedMemory(Vectors(keys, self._inverse_norms), self._hidden, self._input_weight, self._bound)
 
     @torch.no_grad()
     def leave_one_out(self, layer: MemoryWrap, chunk_size: int, keep: Tensor | None = None) -> Tensor | None:

@@ -53,10 +53,13 @@ class Similarity(ABC):
     scale: float = 1.0
 
     def __post_init__(self) -> None:
-        if isinstance(self.scale, bool) or not isinstance(self.scale, int | float):
-            raise InputError(f"scale is a {type(self.scale).__name__}; expected a number above 0")
-        if not (math.isfinite(self.scale) and self.scale > 0):
-            raise InputError(f"scale is {self.scale}; expected a finite number above 0")
+        try:
+            scale = math.nan if isinstance(self.scale, bool | str) else float(self.scale)
+        except (TypeError, ValueError, OverflowError, RuntimeError):
+            scale = math.nan
+        if not (math.isfinite(scale) and scale > 0):
+            raise InputError(f"scale is {self.scale!r}; expected a finite number above 0")
+        object.__setattr__(self, "scale", scale)  # Python's, which can be saved
 
     @abstractmethod
     def scores(self, queries: Vectors, keys: Vectors) -> Tensor:

@@ -73,7 +73,14 @@ class SavedModel:
     def _model(self) -> Model:
         return unpack(self.path, *self.stored)
 
+    def forget(self) -> None:
+        """Read the stored model again when it is next needed: another process may have trained it further."""
+        for name in ("stored", "_model"):
+            self.__dict__.pop(name, None)
+
     def _refuse_if_unfinished(self) -> None:
+        if (state := self.state) is not None and not state.finished:
+            self.forget()
         state = self.state
         if state is not None and not state.finished:
             raise RunError(
@@ -159,7 +166,7 @@ class Run(SavedModel):
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other processes from training in this folder. The lock is released however this process ends."""
-        lock = FileLock(self.path / LOCK)
+        lock = FileLock(self.path / LOCK, fallback_to_soft=False)
         try:
             if not self.path.is_dir():  # filelock would make it
                 raise FileNotFoundError("the folder does not exist")

@@ -185,6 +185,7 @@ def new_training(data: DataSet, settings: Settings, device: torch.device | str =
 
 def resume(run: Run, data: DataSet, device: torch.device | str = "cpu") -> RunTraining:
     """The training of the run from where it was last saved."""
+    run.forget()
     settings, parts = run.stored
     state = run.unfinished_state()
     model = run.unfinished_model().to(device)

@@ -90,7 +90,7 @@ def read(folder: Path) -> tuple[dict[str, Any], Parts]:
         except LoadError:
             # Another process may have replaced the checkpoint in the meantime: then read the new one.
             newer = _read_manifest(folder)
-            if newer == manifest:
+            if newer.files == manifest.files:
                 raise
             manifest = newer
 

@@ -30,7 +30,8 @@ def exclusive_if_free(path: Path) -> Iterator[bool]:
     """Hold the lock of a path unless another process or thread does; yields whether it is held."""
     lock = _lock(path)
     try:
-        lock.acquire(blocking=False)
+        # Not at once: a holder that removes its file just now looks like one that keeps the lock.
+        lock.acquire(timeout=0.1, poll_interval=0.02)
     except Timeout:
         yield False
         return
@@ -43,7 +44,7 @@ def exclusive_if_free(path: Path) -> Iterator[bool]:
 def _lock(path: Path) -> FileLock:
     file = path.with_name(f".{path.name}.lock")
     file.open("ab").close()  # an OSError now: filelock would wait for ever for a file that cannot be created
-    return FileLock(file)
+    return FileLock(file, fallback_to_soft=False)  # a soft lock would outlive a killed process
 
 
 def _release(lock: FileLock) -> None:

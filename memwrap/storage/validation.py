@@ -22,11 +22,34 @@ _R = TypeVar("_R", bound=BaseModel)
 def parse(kind: type[_R], content: Any, error: type[MemwrapError], where: object) -> _R:
     """Validate JSON content that was read from `where`; what is wrong with it becomes the given kind of error."""
     try:
-        # By way of JSON, as its arrays become tuples even in strict mode.
-        return kind.model_validate_json(json.dumps(content))
+        # By way of JSON, as its arrays become tuples even in strict mode. pydantic's parser refuses lone surrogates,
+        # which stand for bytes of file names that are not UTF-8: they pass as characters of a private plane.
+        text = json.dumps(content)
+        if "\\ud" not in text:
+            return kind.model_validate_json(text)
+        escaped = kind.model_validate_json(json.dumps(_translate(content, _TO_PRIVATE)))
+        restored: _R = _translate(escaped, _FROM_PRIVATE)
+        return restored
     except (ValidationError, ValueError, TypeError) as problem:
         detail = describe(problem) if isinstance(problem, ValidationError) else str(problem)
         raise error(f"{where}: is damaged or incomplete: {detail}") from problem
+
+
+_TO_PRIVATE = {code: 0x100000 + code for code in range(0xD800, 0xE000)}
+_FROM_PRIVATE = {private: code for code, private in _TO_PRIVATE.items()}
+
+
+def _translate(value: Any, table: dict[int, int]) -> Any:
+    """A value with the characters of all strings in it replaced."""
+    if isinstance(value, str):
+        return value.translate(table)
+    if isinstance(value, list | tuple):
+        return type(value)(_translate(each, table) for each in value)
+    if isinstance(value, dict):
+        return {_translate(key, table): _translate(each, table) for key, each in value.items()}
+    if isinstance(value, BaseModel):
+        return value.model_copy(update={name: _translate(each, table) for name, each in value})
+    return value
 
 
 def read_json(path: Path, error: type[MemwrapError]) -> dict[str, Any]:

@@ -8,10 +8,14 @@ from memwrap.errors import NonFiniteError
 
 
 def check_finite(model: nn.Module) -> None:
-    """Raise a NonFiniteError if a weight or buffer holds NaN or infinity: such a checkpoint could not be resumed."""
-    state = model.state_dict().items()
+    """Raise a NonFiniteError if a parameter holds NaN or infinity, or a buffer NaN: it could not be resumed.
+
+    A buffer may hold infinity on purpose, as a mask does.
+    """
+    state, learnt = model.state_dict().items(), dict(model.named_parameters())
     tensors = {name: tensor for name, tensor in state if isinstance(tensor, Tensor) and tensor.is_floating_point()}
-    finite = torch.stack([tensor.isfinite().all() for tensor in tensors.values()]).tolist()
+    checked = [tensor.isfinite() if name in learnt else ~tensor.isnan() for name, tensor in tensors.items()]
+    finite = torch.stack([each.all() for each in checked]).tolist()
     if broken := [name for name, is_finite in zip(tensors, finite, strict=True) if not is_finite]:
         raise NonFiniteError(f"{broken[0]} holds NaN or infinity")
 

@@ -1,6 +1,7 @@
 """Training from the command line: what is made, what is said, and what goes where."""
 
 import json
+import os
 import shlex
 import shutil
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import memwrap
 from memwrap.cli import train as train_command
 from tests.cli import QUICK, Result, fails, photos, record, run, same_weights, succeeds
 from tests.cli.conftest import Trained
@@ -282,3 +284,14 @@ def test_classes_that_a_small_draw_leaves_out_are_named(tmp_path: Path, out: Pat
     said = succeeds("train", data, "--out", out, *QUICK, "--test", 1, "--samples", 2).err
     assert "is not trained on: no image of it was drawn" in said
     assert "is not in the test: no image of it was drawn" in said
+
+
+def test_names_that_are_not_utf_8_serve_for_files_classes_and_folders(data: Path, tmp_path: Path, out: Path) -> None:
+    odd = data.rename(tmp_path / os.fsdecode(b"photos-\xe9"))
+    (odd / "cat").rename(odd / os.fsdecode(b"ch\xe2t"))
+    for number, file in enumerate(sorted((odd / "dog").iterdir())):
+        file.rename(file.with_name(os.fsdecode(f"caf{number}".encode() + b"\xe9.png")))
+    succeeds("train", odd, "--out", out, *QUICK)
+    assert succeeds("evaluate", out, "--json").json["images"] == 4
+    assert len(succeeds("explain", out, "--limit", 2, "--json").json) == 2
+    assert memwrap.load(out).classes[0] == os.fsdecode(b"ch\xe2t")

@@ -6,6 +6,7 @@ import inspect
 import pickle
 import re
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -673,10 +674,11 @@ def test_a_transform_that_is_not_set_is_none_and_tools_can_look_at_the_model(
     with pytest.raises(InputError, match="transform"):
         model.get_transform()
     model.remember(memory, labels)
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        traced = torch.jit.trace(model, images)
-        assert_close(traced(images), model(images))
+    for context in (torch.no_grad(), nullcontext()):
+        with context, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            traced = torch.jit.trace(model, images)
+            assert_close(traced(images), model(images))
 
 
 def test_per_sample_gradients_by_torch_func(model: MemoryClassifier, images: Tensor, memory: Tensor) -> None:

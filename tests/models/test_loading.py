@@ -1,8 +1,10 @@
 """Saved models come back the same, proved by their probe; what cannot come back says why."""
 
 import json
+import math
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -299,3 +301,19 @@ def test_saving_leaves_the_model_as_it_was(model: MemoryClassifier, images: Tens
     assert_close(dict(model.state_dict()), before, atol=0, rtol=0)
     assert torch.equal(torch.get_rng_state(), random)
     model.eval()(images)
+
+
+@pytest.mark.parametrize("classes", [["cat", "dog", "b\udcff", "d"], ("cat", "dog", "cow", "d"), [0, 1, 2, 3]])
+def test_classes_of_any_kind_are_saved_as_names(classes: Any, model: MemoryClassifier, tmp_path: Path) -> None:
+    model.classes = classes
+    model.save(tmp_path)
+    assert memwrap.load(tmp_path).classes == tuple(map(str, classes))
+
+
+def test_a_manifest_with_nan_and_a_missing_file_is_an_error(model: MemoryClassifier, tmp_path: Path) -> None:
+    model.save(tmp_path)
+    manifest = tmp_path / "model.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "training": {"seconds": math.nan}}))
+    next(tmp_path.glob("weights.*")).unlink()
+    with pytest.raises(LoadError, match="weights"):
+        memwrap.load(tmp_path)

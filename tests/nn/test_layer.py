@@ -6,6 +6,7 @@ from collections.abc import Callable
 from random import Random
 
 import memorywrap
+import numpy as np
 import pytest
 import torch
 from hypothesis import assume, given
@@ -390,7 +391,8 @@ def test_an_encoding_with_nan_is_named_before_more_of_a_large_memory_is_tried(
         ({"head": "mpl"}, "head is 'mpl'; expected one of 'mlp', 'linear'"),
         ({"project": 0}, "project is 0; expected at least 1"),
         ({"project": 64.0}, "project is a float; expected a whole number"),
-        ({"scale": 0}, "scale is 0; expected a finite number above 0"),
+        ({"scale": 0}, "scale is 0"),
+        ({"scale": 10**400}, "scale is 1000"),
     ],
 )
 def test_options_that_do_not_exist_are_refused(arguments: dict[str, object], message: str) -> None:
@@ -491,3 +493,15 @@ def test_torch_func_works_on_the_layer(project: int | None) -> None:
     assert_close(
         torch.func.vmap(lambda each: layer(each, memory))(encodings.unsqueeze(1)).squeeze(1), layer(encodings, memory)
     )
+
+
+def test_encodings_beyond_float32_are_no_error() -> None:
+    layer = MemoryWrap(8, 3).double()
+    encodings, memory = torch.randn(2, 8).double() * 1e60, torch.randn(5, 8).double()
+    assert_close(layer(encodings, layer.prepare(memory)), layer(encodings, memory))
+
+
+@pytest.mark.parametrize("scale", [np.float32(2), np.int64(2), torch.tensor(2.0), 2])
+def test_a_scale_of_another_library_becomes_a_float(scale: float) -> None:
+    found = MemoryWrap(6, 3, scale=scale).settings()["scale"]
+    assert (found, type(found)) == (2.0, float)
