@@ -30,7 +30,7 @@ from memwrap.reproduce.provenance import hash_code
 from memwrap.reproduce.records import Failure, Records, RunRecord, read_records, score
 from memwrap.reproduce.rendering import escape, format_cell, make_caption, make_title, markdown_table, tally
 from memwrap.reproduce.tasks import BATCH, MEASURED, RANDOM, Selection, has_runs, unique
-from memwrap.storage import checkpoint
+from memwrap.storage.files import write_file
 
 HERE = Path(__file__).parent
 BEGIN, END = "<!-- made by results/summary.py -->", "<!-- end of what it makes -->"
@@ -55,7 +55,7 @@ def main() -> int:
     for path in outdated:
         if not check:
             path.parent.mkdir(parents=True, exist_ok=True)
-            checkpoint.write_file(path, wanted[path].encode())
+            write_file(path, wanted[path].encode())
         print(f"{path.relative_to(HERE.parent)}: {'out of date; run results/summary.py' if check else 'written'}")
     orphans = sorted({path for name in ("reproduce", "bench") for path in HERE.glob(f"{name}/*.md")} - wanted.keys())
     for path in orphans:

@@ -22,7 +22,7 @@ from memwrap.report.page import render
 from memwrap.report.record import HeatmapOptions, ReportRecord
 from memwrap.runs.reporting import source_of
 from memwrap.runs.run import Run, SavedModel, open_model
-from memwrap.storage.checkpoint import write_file
+from memwrap.storage.files import write_file
 
 MOST_EXPLAINED = 50  # labelled images, if nothing else is asked for
 SUFFIXES = {"--html": (".html", ".htm"), "--figure": (".png", ".svg", ".pdf")}

@@ -16,7 +16,7 @@ from memwrap.reproduce.published import published_table, table_info
 from memwrap.reproduce.records import Failure, RunRecord
 from memwrap.reproduce.tables import PUBLISHED_SHARE, SUBSET, WHOLE_SET
 from memwrap.reproduce.tasks import BATCH, MEASURED, RANDOM, unique
-from memwrap.storage import checkpoint
+from memwrap.storage.files import write_file
 
 FILES = ("table.md", "table.csv", "table.png")
 SOURCE_TITLES = {
@@ -343,7 +343,7 @@ def write_table(folder: Path, rows: Sequence[Row], title: str, caption: str) -> 
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for path, content in zip(paths, contents, strict=True):
-            checkpoint.write_file(path, content)
+            write_file(path, content)
     except OSError as error:
         raise SaveError(f"{folder}: the table cannot be written ({error}); some of its files may be old") from error
     return paths

@@ -27,6 +27,7 @@ from memwrap.models.loading import Model, unpack
 from memwrap.runs.record import RECORD, RunDescription, TrainingState, read_record
 from memwrap.runs.splits import SPLITS, Splits, read_splits
 from memwrap.storage import checkpoint
+from memwrap.storage.files import write_file
 from memwrap.storage.validation import parse
 from memwrap.training.settings import ResolvedSettings
 
@@ -237,4 +238,4 @@ def create_run(
 
 
 def _write_json(path: Path, content: Any) -> None:
-    checkpoint.write_file(path, json.dumps(content, indent=2).encode())
+    write_file(path, json.dumps(content, indent=2).encode())

@@ -7,12 +7,11 @@ new files are written next to the old ones, `model.json` is replaced in one step
 import hashlib
 import json
 import math
-import os
 import re
 import secrets
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,6 +21,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from memwrap.errors import LoadError, SaveError, brief
+from memwrap.storage.files import write_file
 from memwrap.storage.validation import Record, check_format, parse, read_json
 from memwrap.version import __version__
 
@@ -114,39 +114,6 @@ def _write_tensors(folder: Path, part: str, tensors: dict[str, Tensor]) -> Store
 def _independent(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """The tensors on the CPU, contiguous and without shared memory, as safetensors requires."""
     return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-
-
-def write_file(path: Path, content: bytes) -> None:
-    """Write a file in one step: readers see the old content or the new one."""
-    # Unique among processes and threads; and short, as the file's own name may have the maximum length.
-    partial = path.with_name(f".memwrap.{secrets.token_hex(8)}.partial")
-    try:
-        with partial.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except BaseException:
-        with suppress(OSError):
-            partial.unlink()
-        raise
-    # The file is in place; that the rename survives a power failure is best effort.
-    with suppress(OSError), _opened_folder(path.parent) as descriptor:
-        if descriptor is not None:
-            os.fsync(descriptor)
-
-
-@contextmanager
-def _opened_folder(folder: Path) -> Iterator[int | None]:
-    """A descriptor for fsync of a rename; None where folders cannot be opened (Windows)."""
-    if os.name == "nt":
-        yield None
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def _remove_old(folder: Path, before: set[str], seconds: float) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from memwrap.errors import RunError, SaveError
-from memwrap.storage import checkpoint
+from memwrap.storage.files import write_file
 from memwrap.storage.validation import Record
 
 
@@ -57,7 +57,7 @@ def cut(path: Path, step: int) -> None:
     """Keep the epochs that had ended by this step: later ones are run again."""
     kept = [line for line in read(path) if line["step"] <= step]
     try:
-        checkpoint.write_file(path, "".join(map(_encode, kept)).encode())
+        write_file(path, "".join(map(_encode, kept)).encode())
     except OSError as error:
         raise SaveError(f"{path}: cannot be written ({error})") from error
 

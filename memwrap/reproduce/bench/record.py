@@ -11,7 +11,7 @@ from pydantic.dataclasses import dataclass
 from memwrap.errors import RunError, SaveError, brief
 from memwrap.reproduce.bench.timing import Spread, Timing
 from memwrap.reproduce.provenance import STORED, Provenance
-from memwrap.storage.checkpoint import write_file
+from memwrap.storage.files import write_file
 from memwrap.storage.validation import describe
 from memwrap.version import __version__
 

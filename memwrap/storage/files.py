@@ -1,0 +1,62 @@
+"""Files read with a bound on their size, and written in one step."""
+
+import errno
+import os
+import secrets
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+
+def read_file(path: Path, limit: int, follow_links: bool = False) -> bytes:
+    """The content of a regular file of at most `limit` bytes; an OSError says why it is not read.
+
+    Pipes and devices may never end, and a link may lead to one of them or out of the folder: neither is opened.
+    """
+    look = os.stat if follow_links else os.lstat
+    _check_regular(path, look(path).st_mode)
+    # Whatever has taken the file's place in the meantime: no link is followed, and no pipe waited for.
+    flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
+    with os.fdopen(os.open(path, flags if follow_links else flags | getattr(os, "O_NOFOLLOW", 0)), "rb") as file:
+        status = os.fstat(file.fileno())
+        _check_regular(path, status.st_mode)
+        if status.st_size > limit:
+            raise OSError(errno.EFBIG, f"too large: {status.st_size} bytes where at most {limit} are read", str(path))
+        content = file.read(status.st_size + 1)
+    if len(content) != status.st_size:
+        raise OSError(errno.EIO, "its size changed while it was read", str(path))
+    return content
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file in one step: readers see the old content or the new one. Its permissions are as the umask says."""
+    # Unique among processes and threads; and short, as the file's own name may have the maximum length.
+    partial = path.with_name(f".memwrap.{secrets.token_hex(8)}.partial")
+    try:
+        with partial.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            partial.unlink()
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Let what was created or renamed in a folder survive a power failure, where the system can."""
+    with suppress(OSError):  # Windows opens no folders
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _check_regular(path: Path, mode: int) -> None:
+    if not stat.S_ISREG(mode):
+        kinds = {stat.S_IFLNK: "a link", stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+        kind = kinds.get(stat.S_IFMT(mode), "a device")
+        raise OSError(errno.EINVAL, f"is {kind}; expected a regular file", str(path))
