@@ -1,15 +1,20 @@
 """metrics.jsonl: a line of JSON for each epoch."""
 
+import errno
 import json
 import os
+import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from memwrap.errors import RunError, SaveError
-from memwrap.storage.files import write_file
+from memwrap.storage.files import read_file, write_file
 from memwrap.storage.validation import Record
+
+LIMIT = 64 << 20  # bytes of a log that is read: a line has about 200
 
 
 class MetricsLine(Record, extra="allow"):
@@ -27,8 +32,12 @@ class MetricsLine(Record, extra="allow"):
 
 def append(path: Path, line: dict[str, Any]) -> None:
     """Add a line, which is on disk when this returns."""
+    # A link or a pipe that has taken the file's place is neither followed nor waited for.
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
-        with path.open("a", encoding="utf-8") as file:
+        with os.fdopen(os.open(path, flags, 0o666), "ab") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise OSError(errno.EINVAL, "is not a regular file", str(path))
             file.write(_encode(line))
             file.flush()
             os.fsync(file.fileno())
@@ -37,30 +46,29 @@ def append(path: Path, line: dict[str, Any]) -> None:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The complete lines; a stop may have cut the last one off."""
+    """The lines in the order of their steps, the last one of each step; torn and damaged lines are left out."""
     try:
-        texts = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        content = read_file(path, LIMIT)
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise RunError(f"{path}: cannot be read ({error}); the run is damaged") from error
-    lines = []
-    for text in texts:
-        try:
-            lines.append(MetricsLine.model_validate_json(text).model_dump(exclude_unset=True))
-        except ValidationError:
-            break
-    return lines
+        raise RunError(f"{path}: cannot be read ({error}); move it away to continue without it") from error
+    lines = {}
+    for text in content.split(b"\n"):
+        with suppress(ValidationError):
+            line = MetricsLine.model_validate_json(text)
+            lines[line.step] = line.model_dump(exclude_unset=True)
+    return [lines[step] for step in sorted(lines)]
 
 
 def cut(path: Path, step: int) -> None:
     """Keep the epochs that had ended by this step: later ones are run again."""
     kept = [line for line in read(path) if line["step"] <= step]
     try:
-        write_file(path, "".join(map(_encode, kept)).encode())
+        write_file(path, b"".join(map(_encode, kept)))
     except OSError as error:
         raise SaveError(f"{path}: cannot be written ({error})") from error
 
 
-def _encode(line: dict[str, Any]) -> str:
-    return json.dumps(MetricsLine(**line).model_dump(exclude_unset=True)) + "\n"
+def _encode(line: dict[str, Any]) -> bytes:
+    return json.dumps(MetricsLine(**line).model_dump(exclude_unset=True)).encode() + b"\n"

@@ -1,6 +1,7 @@
-"""metrics.jsonl: whole lines only, whatever cut the last one off."""
+"""metrics.jsonl: whole lines only, whatever cut the last one off or damaged another."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,47 @@ def test_rubbish_ends_the_log(rubbish: bytes, path: Path) -> None:
     log.cut(path, 100)
     assert log.read(path) == LINES
     assert len(path.read_text().splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    "damage", [b"", b"\0" * 300, b"\xff\xfe", b'{"step": 1', b'{"step": 3, "loss": "low"}', b"[" * 100_000, b"\r"]
+)
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_damaged_line_does_not_drop_the_later_ones(place: int, damage: bytes, path: Path) -> None:
+    texts = path.read_bytes().splitlines()
+    texts[place] = damage
+    path.write_bytes(b"\n".join(texts) + b"\n")
+    others = [line for index, line in enumerate(LINES) if index != place]
+    assert log.read(path) == others
+    log.cut(path, 6)
+    assert log.read(path) == [line for line in others if line["step"] <= 6]
+    assert len(path.read_bytes().splitlines()) == len(log.read(path))
+
+
+def test_of_several_lines_for_a_step_the_last_counts(path: Path) -> None:
+    log.append(path, {"epoch": 2, "step": 6, "loss": 7.0})
+    assert log.read(path) == [LINES[0], {"epoch": 2, "step": 6, "loss": 7.0}, LINES[2]]
+
+
+def test_only_a_regular_file_of_a_bounded_size_is_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = path.rename(path.with_name("kept"))
+    path.symlink_to(kept)
+    with pytest.raises(RunError, match="is a link"):
+        log.read(path)
+    with pytest.raises(SaveError, match="cannot be written"):
+        log.append(path, {"step": 12})
+    path.unlink()
+    os.mkfifo(path)  # opening it would wait for the other end
+    with pytest.raises(RunError, match="is a pipe"):
+        log.cut(path, 6)
+    with pytest.raises(SaveError, match="cannot be written"):
+        log.append(path, {"step": 12})
+    path.unlink()
+    with path.open("wb") as file:
+        file.truncate(1 << 40)  # sparse: it takes no space
+    with pytest.raises(RunError, match="too large"):
+        log.read(path)
+    assert log.read(kept) == LINES
 
 
 def test_a_log_that_cannot_be_read_or_written_is_named(tmp_path: Path) -> None:
