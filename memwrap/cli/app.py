@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 from memwrap.cli.commands import bench, demo, evaluate, explain, predict, reproduce, train, verify
 from memwrap.cli.failures import INTERRUPTED, report
 from memwrap.cli.signals import interrupt_on_signals
+from memwrap.cli.streams import flush_output, prepare_streams
 from memwrap.version import __version__
 
 
@@ -70,18 +71,20 @@ def main() -> None:
     # Before torch is imported: by default its threads wait in a busy loop, and on a busy machine training takes ten
     # times as long.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    prepare_streams()
     interrupt_on_signals()
-    _escape_unencodable()
     if not debug and not sys.warnoptions:
         warnings.simplefilter("ignore")  # of libraries, about their own lines; ours are printed
     try:
-        app([each for each in arguments if each != "--debug"], prog_name="memwrap")
+        sys.exit(_run([each for each in arguments if each != "--debug"]))
     except Exception as error:
         sys.exit(report(error, debug))
 
 
-def _escape_unencodable() -> None:
-    """Escape characters of names that the terminal's encoding lacks."""
-    for stream in (sys.stdout, sys.stderr):
-        if reconfigure := getattr(stream, "reconfigure", None):
-            reconfigure(errors="backslashreplace")
+def _run(arguments: list[str]) -> int:
+    """Run a command to its last output; returns its exit code."""
+    try:
+        app(arguments, prog_name="memwrap")
+    except SystemExit as ending:
+        return int(ending.code or 0) or flush_output()
+    return flush_output()

@@ -39,11 +39,11 @@ def evaluate(
     if images is not None:
         _warn_of_training_images(run, own, images, data)
     record = evaluate_run(run, model, own, images, split if data is None else data)
+    if data is None and "images" in record:
+        keep_evaluation(run, record)
     show_evaluation(record, as_json)
     if "images" not in record:
         raise DataError(record["left_out"]["accuracy"])
-    if data is None:
-        keep_evaluation(run, record)
 
 
 def show_evaluation(record: dict[str, Any], as_json: bool) -> None:
@@ -55,7 +55,7 @@ def show_evaluation(record: dict[str, Any], as_json: bool) -> None:
 
 
 def keep_evaluation(run: Run, record: dict[str, Any]) -> None:
-    """Store the result in the run's folder; only warn if that cannot be written, as the result has been shown."""
+    """Store the result in the run's folder, before it is shown: nobody may read that. Only warn if it cannot be."""
     try:
         run.write_json(EVALUATIONS[record["split"]], record)
     except SaveError as error:

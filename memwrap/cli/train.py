@@ -244,9 +244,9 @@ def _conclude(training: RunTraining, evaluate: bool, as_json: bool) -> None:
     if evaluate and len(run.splits.test):
         record = _evaluate(training)
         facts["evaluation"] = record
+        keep_evaluation(run, record)
         if not as_json:
             show_evaluation(record, as_json)
-        keep_evaluation(run, record)
     if as_json:
         print_json(TrainResult.model_validate(facts).model_dump(exclude_unset=True))
     errors.print(f"trained in {duration(training.seconds)}; the run is in {run.path}")

@@ -90,8 +90,9 @@ def _take_enough(indices: Iterator[Tensor]) -> tuple[list[Tensor] | None, Iterat
 
 def _ignore_signals(worker: int) -> None:
     """Leave signals, which reach all processes of a job, to the one that trains: it saves, then ends the workers."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):  # Windows has no SIGHUP
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
 
 
 def _read_by_workers(reader: _BatchReader, lists: Iterator[list[int]], workers: int) -> Iterator[Tensor | str]:

@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from memwrap.cli.app import main
+from memwrap.cli.signals import SIGNALS
 
 QUICK = ("--encoder", "tiny", "--epochs", "2")
 
@@ -53,7 +54,7 @@ class Result:
 def run(*arguments: object) -> Result:
     """The command, in this process."""
     out, err, code = io.StringIO(), io.StringIO(), 0
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in SIGNALS}
     with (
         patch.object(sys, "argv", ["memwrap", *map(str, arguments)]),
         contextlib.redirect_stdout(out),

@@ -1,7 +1,11 @@
 """What a failing command prints, and the number that it ends with."""
 
+import os
 import re
+import shutil
+import subprocess
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,7 +13,7 @@ import torch
 from memwrap import errors
 from memwrap.cli import predict as command
 from memwrap.cli.failures import CODES, DIFFERENT, INTERRUPTED, UNEXPECTED, report
-from tests.cli import Result, run, run_apart
+from tests.cli import Result, environment, program, record, run, run_apart
 from tests.cli.conftest import Trained
 
 
@@ -127,3 +131,36 @@ def test_what_a_stream_cannot_show_is_written_in_another_way() -> None:
         PYTHONIOENCODING="ascii",
     )  # fmt: skip
     assert result == Result(0, "\\xb1\n", "")
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_when_nobody_reads_the_output_the_command_ends_quietly_and_keeps_its_result(
+    trained: Trained, tmp_path: Path, flags: list[str]
+) -> None:
+    path = Path(shutil.copytree(trained.run, tmp_path / "run"))
+    (path / "evaluation.json").unlink()
+    read, write = os.pipe()
+    os.close(read)
+    ended = subprocess.run(
+        program("evaluate", path, *flags), stdout=write, stderr=subprocess.PIPE, text=True, env=environment()
+    )
+    os.close(write)
+    assert (ended.returncode, ended.stderr) == (1, "reading images ...\n")
+    assert record(path, "evaluation.json") == record(trained.run, "evaluation.json") | {"run": str(path)}
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_output_that_cannot_be_written_is_no_success(trained: Trained, flags: list[str]) -> None:
+    with Path("/dev/full").open("wb") as full:
+        ended = subprocess.run(
+            program("evaluate", trained.run, *flags),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(),
+        )
+    assert (ended.returncode, ended.stderr) == (
+        5,
+        "reading images ...\nmemwrap: there is no space left on the device\n",
+    )

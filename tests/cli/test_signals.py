@@ -1,9 +1,12 @@
 """Real signals to real processes: training stops cleanly, says how to go on, and loses nothing."""
 
+import fcntl
 import os
+import pty
 import shlex
 import signal
 import subprocess
+import termios
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -90,7 +93,7 @@ def goes_on_as_it_says(message: str, out: Path, never_stopped: Path) -> None:
     assert len(lines) == EPOCHS, "each epoch is logged once"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_stops_training_and_nothing_is_lost(
     never_stopped: tuple[Path, Path], out: Path, number: signal.Signals
 ) -> None:
@@ -104,7 +107,7 @@ def test_a_signal_stops_training_and_nothing_is_lost(
     goes_on_as_it_says(message, out, other)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_to_all_processes_leaves_no_worker_behind(
     never_stopped: tuple[Path, Path], out: Path, number: signal.Signals
 ) -> None:
@@ -120,6 +123,81 @@ def test_a_signal_to_all_processes_leaves_no_worker_behind(
     assert until(lambda: not any(map(lives, children)))
     assert message.count("stopping after this step") == 1, "workers have nothing to say"
     goes_on_as_it_says(message, out, other)
+
+
+def test_a_run_under_nohup_continues_when_the_terminal_is_closed(never_stopped: tuple[Path, Path], out: Path) -> None:
+    data, other = never_stopped
+    ignoring = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)"  # as nohup does
+    flags = (*LONG, "--hold-mb", 0, "--workers", 2)
+    with process("train", data, "--out", out, *flags, before=ignoring) as running:
+        wait_for(running, "epoch 1/")
+        os.killpg(running.pid, signal.SIGHUP)
+        message = rest(running)
+    assert running.returncode == 0, message
+    assert same_weights(out, other)
+
+
+def close_terminal_of(*arguments: object) -> int:
+    """Run a command on a terminal of its own, close that when the progress bar is shown, and return the exit code."""
+    master, slave = pty.openpty()
+
+    def take_terminal() -> None:
+        os.setsid()
+        fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+
+    with subprocess.Popen(
+        program(*arguments), stdin=slave, stdout=slave, stderr=slave, env=environment(), preexec_fn=take_terminal
+    ) as running:
+        os.close(slave)
+        seen = b""
+        while b"images/s" not in seen:
+            seen += os.read(master, 4096)
+        os.close(master)
+        try:
+            return running.wait(60)
+        finally:
+            running.kill()
+
+
+def test_a_closed_terminal_stops_training_and_nothing_is_lost(never_stopped: tuple[Path, Path], out: Path) -> None:
+    """Nothing can be printed any more."""
+    data, other = never_stopped
+    assert close_terminal_of("train", data, "--out", out, *LONG) == 130
+    assert 0 < record(out, "model.json")["training"]["progress"]["step"] < 2 * EPOCHS
+    succeeds("train", "--resume", "--out", out, "--no-evaluate")
+    assert same_weights(out, other)
+
+
+# A line is printed after every epoch.
+OFTEN = "import memwrap.cli.callbacks as callbacks; callbacks.LOG_SECONDS = 0"
+
+
+def test_training_continues_when_nobody_reads_its_messages(never_stopped: tuple[Path, Path], out: Path) -> None:
+    """As with `memwrap train ... 2>&1 | head -1`."""
+    data, other = never_stopped
+    command = program("train", data, "--out", out, *LONG, before=OFTEN)
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment()) as running:
+        wait_for(running, "epoch 1/")
+        assert running.stderr is not None
+        running.stderr.close()
+        assert running.wait(60) == 0
+    assert same_weights(out, other)
+
+
+def test_without_standard_streams_no_file_of_the_run_takes_their_place(
+    never_stopped: tuple[Path, Path], out: Path
+) -> None:
+    """A message to descriptor 2 would otherwise be written into whichever file was opened next."""
+    data, other = never_stopped
+    words = shlex.join(program("train", data, "--out", out, *LONG, "--checkpoint-seconds", 0))
+    with subprocess.Popen(["sh", "-c", f"exec {words} <&- >&- 2>&-"], env=environment()) as running:
+        assert until(lambda: (out / "metrics.jsonl").exists())
+        numbers = {name: str(Path(f"/proc/{running.pid}/fd/{name}").readlink()) for name in range(3)}
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(60) == 130
+    assert set(numbers.values()) == {os.devnull}
+    succeeds("train", "--resume", "--out", out, "--no-evaluate")
+    assert same_weights(out, other)
 
 
 def test_workers_end_with_a_process_that_is_killed(never_stopped: tuple[Path, Path], out: Path) -> None:

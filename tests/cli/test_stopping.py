@@ -54,3 +54,24 @@ def test_while_training_the_first_is_noted_and_the_second_interrupts(capfd: pyte
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     interrupt_if_asked()  # a stop that was wished for is no interruption
+
+
+def test_a_second_hangup_does_not_interrupt_the_saving() -> None:
+    """A shell passes on the one that its terminal has sent to all processes already."""
+    with stop_on_signals(b"") as stop:
+        os.kill(os.getpid(), signal.SIGHUP)
+        os.kill(os.getpid(), signal.SIGHUP)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop()
+        os.kill(os.getpid(), signal.SIGHUP)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_an_ignored_hangup_stays_ignored() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    interrupt_on_signals()
+    with stop_on_signals(b"") as stop:
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert not stop()
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
