@@ -39,7 +39,7 @@ def prepare_streams() -> None:
         if reconfigure := getattr(stream, "reconfigure", None):
             reconfigure(errors="backslashreplace")
     if not isinstance(sys.stderr, Messages):
-        sys.stderr = Messages(sys.stderr)  # type: ignore[assignment]
+        sys.stderr = Messages(sys.stderr)
 
 
 def flush_output() -> int:

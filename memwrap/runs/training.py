@@ -1,8 +1,10 @@
 """Training into a folder, so that a run can be stopped at any time and resumed to the same result."""
 
 import math
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,9 +18,9 @@ from memwrap.models.classifier import MemoryClassifier
 from memwrap.models.inference import accuracy_with_drawn_memory, remember
 from memwrap.models.loading import Model
 from memwrap.models.record import ModelRecord
-from memwrap.runs.record import TrainingState, new_record
+from memwrap.runs.record import RECORD, TrainingState, new_record
 from memwrap.runs.run import METRICS, Run, create_run, refuse_if_taken
-from memwrap.runs.splits import Splits, split
+from memwrap.runs.splits import SPLITS, Splits, split
 from memwrap.storage import checkpoint, log
 from memwrap.storage.validation import parse
 from memwrap.training.building import new_model
@@ -52,17 +54,23 @@ class RunTraining:
     seconds: float = 0.0  # spent before
     checkpoint_seconds: float = CHECKPOINT_SECONDS
     callbacks: list[Callback] = field(default_factory=list)
+    _stored: int = field(init=False)  # the step of the checkpoint that this process read or wrote
+
+    def __post_init__(self) -> None:
+        self._stored = self.trainer.progress.step
+        self._is_same_folder: Callable[[], bool] = self.run.path.is_dir  # until training holds the folder
 
     def train(self, stop: Callable[[], bool] = lambda: False) -> bool:
         """Train to the end, or until `stop` returns True between two steps; whether the end was reached. Saves both."""
-        with self.run.locked():
-            if self.run.stored_step() != self.trainer.progress.step:  # between reading the run and locking it
-                raise RunError(f"{self.run.path}: another process has trained here; --resume continues from there")
+        with self.run.locked(), _hold(self.run.path) as is_same_folder:
+            self._is_same_folder = is_same_folder
+            self._check_folder()  # another process may have trained between reading the run and locking it
             checkpoint.remove_leftovers(self.run.path)
             try:
                 log.cut(self.run.path / METRICS, self.trainer.progress.step)
                 return self._train(stop)
             except SaveError as error:
+                self._check_folder()
                 raise TrainingError(
                     f"the run cannot be saved: {error}. Free some space, then continue from its last saved step with "
                     "--resume"
@@ -95,12 +103,35 @@ class RunTraining:
     def save(self) -> None:
         """Store weights, optimizer and progress in one step, with the model's description from the first save."""
         check_finite(self.model)
-        self.run.write(*pack(self.trainer, self.record, self.seconds, probe=False))
+        self._write(*pack(self.trainer, self.record, self.seconds, probe=False))
+
+    def _write(self, settings: dict[str, Any], parts: checkpoint.Parts) -> None:
+        self._check_folder()
+        self.run.write(settings, parts)
+        self._stored = self.trainer.progress.step
+        self._check_folder()
+
+    def _check_folder(self) -> None:
+        """Raise a RunError unless the folder is the one that training began in, with the run as this process left it.
+
+        What is written into another one would be half a run, or spoil a whole one.
+        """
+        path = self.run.path
+        if not self._is_same_folder():
+            raise RunError(
+                f"{path}: the folder was removed, moved or replaced while the run was trained; if it was moved, "
+                "continue from its last saved step with --resume and its new place as --out"
+            )
+        if self.run.stored_step() != self._stored:
+            raise RunError(f"{path}: another process has trained here; --resume continues from there")
+        if missing := [name for name in (RECORD, SPLITS) if not (path / name).exists()]:
+            raise RunError(f"{path / missing[0]}: was removed while the run was trained")
 
     def _log(self, epoch: EpochMetrics, rate: float) -> None:
         line = {**asdict(epoch), "seconds": round(self.seconds, 3), "images_per_second": round(rate, 1)}
         if len(self.run.splits.validation) and self._is_validated(epoch.epoch):
             line["validation_accuracy"] = self._validation_accuracy(epoch.epoch)
+        self._check_folder()
         log.append(self.run.path / METRICS, line)
         for callback in self.callbacks:
             callback.on_epoch(line)
@@ -133,7 +164,29 @@ class RunTraining:
             remember(self.model, kept.images, kept.labels)
             state |= {"remembered": self.run.splits.train[chosen].tolist(), "remembered_names": list(kept.names)}
         settings, parts = self.model.pack(self.record)
-        self.run.write({**settings, "training": state}, parts)
+        self._write({**settings, "training": state}, parts)
+
+
+@contextmanager
+def _hold(folder: Path) -> Iterator[Callable[[], bool]]:
+    """Yield a function that returns whether the path still leads to the folder that it leads to now."""
+    try:
+        # Open until the end: the number of a removed folder could be given to a new one.
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:  # Windows opens no folders, and removes none in which a file is open, as the lock is
+        yield folder.is_dir
+        return
+
+    def is_same() -> bool:
+        try:
+            return os.path.samestat(os.fstat(descriptor), folder.stat())
+        except OSError:
+            return False
+
+    try:
+        yield is_same
+    finally:
+        os.close(descriptor)
 
 
 def pack(

@@ -382,6 +382,19 @@ def test_a_disk_that_becomes_full_ends_training_which_continues_when_there_is_ro
     assert same_weights(out, other)
 
 
+def test_a_folder_removed_while_training_ends_it_and_does_not_return(data: Path, out: Path) -> None:
+    command = program("train", data, "--out", out, "--encoder", "tiny", "--epochs", 1000, "--checkpoint-seconds", 0)
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment()) as process:
+        assert process.stderr is not None
+        assert any("epoch 1/1000" in line for line in process.stderr)
+        out.rename(out.with_name("gone"))  # in one step: while files are removed one by one, new ones come
+        message = process.stderr.read()
+    assert process.returncode in (4, 5)
+    assert str(out) in message
+    assert "Traceback" not in message
+    assert not out.exists()
+
+
 # runs
 
 
