@@ -189,7 +189,8 @@ def check_finished(path: Path, expected: dict[str, Any]) -> None:
     """The run is bit-identical to the expected one, and there is nothing else in its folder or next to it."""
     found = outcome(path)
     if found != expected:
-        raise Failure(f"differs from a run that was not killed: {[key for key in found if found[key] != expected[key]]}")
+        changed = [key for key in found if found[key] != expected[key]]
+        raise Failure(f"differs from a run that was not killed: {', '.join(changed)}")
     names = sorted(each.name for each in path.iterdir())
     listed = {file["name"] for file in json.loads((path / "model.json").read_text())["files"].values()}
     stray = [name for name in names if not EXPECTED.fullmatch(name)]

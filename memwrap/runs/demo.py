@@ -1,5 +1,6 @@
 """All variants compared on embedded data: a few digits and a small encoder."""
 
+import re
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from memwrap.runs.record import RECORD
 from memwrap.runs.reporting import source_of
 from memwrap.runs.run import Run, open_run
 from memwrap.runs.training import begin
+from memwrap.storage.files import sync_folder, write_file
 from memwrap.training.recipes import DEFAULT, recipe
 from memwrap.training.settings import VARIANTS, Settings, with_changes
 
@@ -27,6 +29,15 @@ EPOCHS = 60
 PICTURES = 12  # as files, and in the report
 SHOWN = 6  # memory images for each
 REPORT = "report.html"
+PICTURE_FOLDER = "pictures"
+DIGITS = "digits"
+
+# What may be in the folder of a demo.
+_OWN = re.compile(
+    r"(run|splits|model|evaluation|evaluation-validation)\.json|metrics\.jsonl|report\.html|[a-z]+\.[0-9a-f]{16}"
+    r"\.safetensors|\..*(lock|partial)"
+)
+_PICTURE = re.compile(r"a-\d-number-\d+\.png")
 
 
 @dataclass(frozen=True)
@@ -78,18 +89,47 @@ def _evaluate(run: Run, data: DataSet) -> DemoResult:
 
 
 def refuse_if_no_demo(out: Path) -> None:
-    """Raise a RunError if the folder holds anything but an earlier demo."""
+    """Raise a RunError if there is anything but an earlier demo with nothing but its own files, which is replaced."""
+    if out.is_symlink():
+        raise RunError(f"{out}: is a link; give the folder itself, or another one, with --out")
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return
-    if not (out / RECORD).exists() or open_run(out).record.recipe != DEMO:
+    record = open_run(out).record if (out / RECORD).exists() else None
+    if record is None or (record.recipe, record.data.source) != (DEMO, DIGITS):
         raise RunError(f"{out}: exists and is not an earlier demo; give another folder with --out")
+    if foreign := _foreign_files(out):
+        raise RunError(
+            f"{out}: holds files that no demo has made, such as {foreign[0]}, and would be replaced; "
+            "move them away, or give another folder with --out"
+        )
+
+
+def _foreign_files(out: Path) -> list[str]:
+    """Files and folders that neither a demo makes nor the commands that it suggests."""
+    found = [path for path in out.iterdir() if not (_OWN.fullmatch(path.name) and _is_plain_file(path))]
+    pictures = out / PICTURE_FOLDER
+    if pictures in found and pictures.is_dir() and not pictures.is_symlink():
+        found.remove(pictures)
+        found += [path for path in pictures.iterdir() if not (_PICTURE.fullmatch(path.name) and _is_plain_file(path))]
+    return sorted(str(path.relative_to(out)) for path in found)
+
+
+def _is_plain_file(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()
 
 
 def _move(path: Path, out: Path) -> None:
     """Replace an earlier demo, which stays until the new one is complete."""
     if out.exists():
-        out.replace(path.with_name("earlier"))
+        earlier = path.with_name("earlier")
+        out.replace(earlier)  # where nothing is added any more, so what is checked is what is removed
+        try:
+            refuse_if_no_demo(earlier)
+        except RunError as error:
+            earlier.replace(out)
+            raise RunError(f"{out}: was changed while the demo ran ({error})") from error
     path.replace(out)
+    sync_folder(out.parent)
 
 
 def _examples(run: Run, data: DataSet) -> tuple[LabelledImages, Tensor]:
@@ -104,7 +144,7 @@ def _save_report(run: Run, out: Path, data: DataSet) -> None:
     source = replace(source_of(run), path=str(out.absolute()))
     inputs = Inputs(pixels, [f"digit {name}" for name in test.names], test.labels)
     report = create_report(source, inputs, shown=SHOWN, heatmaps=HeatmapOptions(), title=DEMO_TITLE)
-    (run.path / REPORT).write_bytes(render(report).encode())
+    write_file(run.path / REPORT, render(report).encode())
 
 
 def _save_pictures(run: Run, data: DataSet) -> None:
@@ -112,7 +152,7 @@ def _save_pictures(run: Run, data: DataSet) -> None:
     from PIL import Image
 
     test, pixels = _examples(run, data)
-    folder = run.path / "pictures"
+    folder = run.path / PICTURE_FOLDER
     folder.mkdir()
     for image, label, name in zip(pixels, test.labels, test.names, strict=True):
         Image.fromarray(image[0].numpy()).save(folder / f"a-{label}-number-{name}.png")

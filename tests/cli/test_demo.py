@@ -1,7 +1,9 @@
 """The demo: without network, all variants, what was measured, and a run that other commands take."""
 
 import re
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -101,12 +103,86 @@ def test_where_the_report_lies_is_in_the_json(tmp_path: Path) -> None:
 def test_the_demo_can_be_run_again_at_once_and_leaves_one_run(tmp_path: Path) -> None:
     out = tmp_path / "runs" / "demo"
     first = succeeds("demo", "--out", out, "--seeds", 1, "--json").json
-    (out / "left.txt").write_text("by an earlier demo's user")
+    succeeds("evaluate", out)  # as the demo suggests
+    (out / "run.json").touch()
+    before = (out / "run.json").stat().st_ino
     second = succeeds("demo", "--out", out, "--seeds", 1, "--json").json
     assert first["results"] == second["results"]
     assert [path.name for path in out.parent.iterdir()] == ["demo"]
-    assert not (out / "left.txt").exists()
+    assert (out / "run.json").stat().st_ino != before
+    assert not (out / "evaluation.json").exists()
     assert record(out)["recipe"] == "demo"
+
+
+@pytest.fixture(scope="module")
+def one_demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A demo, not to be changed."""
+    out = tmp_path_factory.mktemp("demo") / "demo"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(demo, "SAMPLES", 40)
+        patch.setattr(demo, "EPOCHS", 2)
+        succeeds("demo", "--out", out, "--seeds", 1)
+    return out
+
+
+@pytest.fixture
+def earlier(one_demo: Path, tmp_path: Path) -> Path:
+    """A demo of one's own."""
+    return Path(shutil.copytree(one_demo, tmp_path / "demo"))
+
+
+FOREIGN = ["left.txt", "pictures/mine.png", "report.html.bak", "runs/run.json", "metrics.jsonl/x", ".hidden"]
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_demo_with_files_of_others_is_not_replaced(earlier: Path, name: str) -> None:
+    if "/" in name and (earlier / name).parent.is_file():
+        (earlier / name).parent.unlink()
+    (earlier / name).parent.mkdir(exist_ok=True)
+    (earlier / name).write_text("precious")
+    before = record(earlier, "model.json")
+    assert Path(name).parts[0] in fails(4, "demo", "--out", earlier, "--seeds", 1)
+    assert (earlier / name).read_text() == "precious"
+    assert record(earlier, "model.json") == before
+
+
+@pytest.mark.usefixtures("_short")
+def test_a_file_that_comes_while_the_demo_runs_stays(earlier: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save = demo._save_report
+
+    def save_meanwhile(*given: Any) -> None:
+        save(*given)
+        (earlier / "left.txt").write_text("precious")
+
+    monkeypatch.setattr(demo, "_save_report", save_meanwhile)
+    assert "left.txt" in fails(4, "demo", "--out", earlier, "--seeds", 1)
+    assert (earlier / "left.txt").read_text() == "precious"
+    assert [path.name for path in earlier.parent.iterdir()] == ["demo"]
+
+
+def test_a_link_is_not_replaced_nor_what_it_leads_to(earlier: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    before = record(earlier, "model.json")
+    link.symlink_to(earlier)
+    assert "link" in fails(4, "demo", "--out", link, "--seeds", 1)
+    assert link.is_symlink()
+    assert record(earlier, "model.json") == before
+    gone = tmp_path / "gone"
+    gone.symlink_to(tmp_path / "nowhere")
+    assert "link" in fails(4, "demo", "--out", gone, "--seeds", 1)
+    assert gone.is_symlink()
+    (earlier / "pictures").rename(tmp_path / "album")
+    (earlier / "pictures").symlink_to(tmp_path / "album")
+    assert "pictures" in fails(4, "demo", "--out", earlier, "--seeds", 1)
+
+
+def test_a_demo_that_is_trained_on_by_its_user_is_not_replaced(tmp_path: Path, trained: Trained) -> None:
+    """A run with the demo's name for a recipe, but with other images."""
+    out = Path(shutil.copytree(trained.run, tmp_path / "run"))
+    (out / "run.json").write_text((out / "run.json").read_text().replace('"recipe": "default"', '"recipe": "demo"'))
+    assert record(out)["recipe"] == "demo"
+    fails(4, "demo", "--out", out, "--seeds", 1)
+    assert (out / "splits.json").exists()
 
 
 @pytest.mark.usefixtures("_short")
