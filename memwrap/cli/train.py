@@ -24,7 +24,7 @@ from memwrap.runs.data import data_for, data_of
 from memwrap.runs.evaluation import evaluate_run
 from memwrap.runs.run import Run, open_run, refuse_if_taken
 from memwrap.runs.scores import TrainResult
-from memwrap.runs.training import RunTraining, begin, device_name
+from memwrap.runs.training import RunTraining, begin, last_session, session_changes, session_on
 from memwrap.runs.training import resume as resume_run
 from memwrap.training.recipes import DEFAULT, RECIPES
 from memwrap.training.recipes import recipe as recipe_named
@@ -89,14 +89,23 @@ def _begin(
 
 def _resume(out: Path, moved_to: str | None, device: torch.device, reading: DataOptions) -> RunTraining:
     run = open_run(out)
-    run.unfinished_state()  # before the images are read
-    if (here := device_name(device)) != run.record.device:
-        slowly = ", slowly, as it is in bf16" if run.settings.precision == "bf16" and here == "cpu" else ""
-        warn(
-            f"the run was started on {run.record.device} and continues on {here}{slowly}; "
-            "results differ a little between devices"
-        )
+    before = last_session(run, run.unfinished_state())  # before the images are read
+    warn(*_changes(session_changes(before, session_on(device)), run.settings.precision))
     return resume_run(run, _open_data(run, moved_to, reading), device)
+
+
+def _changes(changes: dict[str, tuple[Any, Any]], precision: str) -> list[str]:
+    """A warning if the run continues on another device or in another way, as its result then differs a little."""
+    forms = {"device": "on {}", "torch": "with torch {}", "threads": "in {} threads", "cpu": "with {} instructions"}
+    if not changes:
+        return []
+    before, now = (", ".join(forms[name].format(pair[index]) for name, pair in changes.items()) for index in (0, 1))
+    is_slow = precision == "bf16" and "cpu" in changes.get("device", ())
+    slowly = ", slowly, as it is in bf16" if is_slow else ""
+    return [
+        f"the run was trained {before} and continues {now}{slowly}; the result will differ in its last bits from "
+        "that of a run without this change"
+    ]
 
 
 def chosen_settings(data: str, recipe: str | None, config: Path | None, flags: dict[str, Any]) -> tuple[str, Settings]:

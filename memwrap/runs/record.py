@@ -44,12 +44,23 @@ class RunDescription(Record, extra="ignore"):
     device: str  # on which it was started: "cpu", or the name of a GPU
 
 
+class Session(Record, extra="ignore"):
+    """What the last bits of a result depend on besides settings and data, from a step on."""
+
+    step: int
+    device: str  # as in RunDescription
+    threads: int | None  # of torch, on the CPU
+    torch: str | None  # its version
+    cpu: str | None  # the instructions that torch uses, as AVX2
+
+
 class TrainingState(Record, extra="ignore"):
     """How far a run is, stored with every checkpoint in model.json."""
 
     finished: bool
     progress: Progress
     seconds: float  # spent in training
+    sessions: tuple[Session, ...] = ()  # a further one whenever something changed; none in files of memwrap 0.1
     remembered: tuple[int, ...] | None = None  # training images in the memory of a finished model
     remembered_names: tuple[str, ...] | None = None
 

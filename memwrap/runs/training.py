@@ -18,7 +18,7 @@ from memwrap.models.classifier import MemoryClassifier
 from memwrap.models.inference import accuracy_with_drawn_memory, remember
 from memwrap.models.loading import Model
 from memwrap.models.record import ModelRecord
-from memwrap.runs.record import RECORD, TrainingState, new_record
+from memwrap.runs.record import RECORD, Session, TrainingState, new_record, versions
 from memwrap.runs.run import METRICS, Run, create_run, refuse_if_taken
 from memwrap.runs.splits import SPLITS, Splits, split
 from memwrap.storage import checkpoint, log
@@ -31,6 +31,7 @@ from memwrap.training.trainer import EpochMetrics, StepMetrics, Trainer, precisi
 
 CHECKPOINT_SECONDS = 60.0
 VALIDATIONS = 10  # in a run, evenly spaced, the last after the last epoch
+CPU = "cpu"
 OPTIMIZER_STATE = {"sgd": {"momentum_buffer"}, "adamw": {"step", "exp_avg", "exp_avg_sq"}}
 
 
@@ -51,6 +52,7 @@ class RunTraining:
     data: DataSet
     trainer: Trainer
     record: ModelRecord  # of the model, which training does not change
+    sessions: tuple[Session, ...]  # the last is this one, or one like it
     seconds: float = 0.0  # spent before
     checkpoint_seconds: float = CHECKPOINT_SECONDS
     callbacks: list[Callback] = field(default_factory=list)
@@ -103,7 +105,7 @@ class RunTraining:
     def save(self) -> None:
         """Store weights, optimizer and progress in one step, with the model's description from the first save."""
         check_finite(self.model)
-        self._write(*pack(self.trainer, self.record, self.seconds, probe=False))
+        self._write(*pack(self.trainer, self.record, self.sessions, self.seconds, probe=False))
 
     def _write(self, settings: dict[str, Any], parts: checkpoint.Parts) -> None:
         self._check_folder()
@@ -156,7 +158,7 @@ class RunTraining:
     def _finish(self) -> None:
         """Remember a memory, and store the model with a new probe and without the optimizer."""
         self.model.eval()
-        state = _state(self.trainer, self.seconds, finished=True)
+        state = _state(self.trainer, self.sessions, self.seconds, finished=True)
         if isinstance(self.model, MemoryClassifier):
             images = self._training_images()
             chosen = remembered_indices(images.labels, self.run.settings)
@@ -190,16 +192,16 @@ def _hold(folder: Path) -> Iterator[Callable[[], bool]]:
 
 
 def pack(
-    trainer: Trainer, record: ModelRecord, seconds: float, probe: bool = True
+    trainer: Trainer, record: ModelRecord, sessions: tuple[Session, ...], seconds: float, probe: bool = True
 ) -> tuple[dict[str, Any], checkpoint.Parts]:
     """A model within a training, as a folder stores it."""
     settings, parts = trainer.model.pack(record, probe)
     parts["optimizer"] = optimizer_tensors(trainer.model, trainer.optimizer)
-    return {**settings, "training": _state(trainer, seconds, finished=False)}, parts
+    return {**settings, "training": _state(trainer, sessions, seconds, finished=False)}, parts
 
 
-def _state(trainer: Trainer, seconds: float, finished: bool) -> dict[str, Any]:
-    state = TrainingState(finished=finished, progress=replace(trainer.progress), seconds=seconds)
+def _state(trainer: Trainer, sessions: tuple[Session, ...], seconds: float, finished: bool) -> dict[str, Any]:
+    state = TrainingState(finished=finished, progress=replace(trainer.progress), seconds=seconds, sessions=sessions)
     return state.model_dump(exclude_unset=True)
 
 
@@ -214,14 +216,14 @@ def begin(
     """A new run in this folder, which must be new or empty; its model is stored before the first step."""
     refuse_if_taken(path)
     splits, trainer = new_training(data, settings, device)
-    record = trainer.model.describe()
+    record, sessions = trainer.model.describe(), (session_on(trainer.device),)
     run = create_run(
         path,
         new_record(recipe, trainer.settings, data, device_name(trainer.device)),
         splits,
-        *pack(trainer, record, 0.0),
+        *pack(trainer, record, sessions, 0.0),
     )
-    return RunTraining(run, trainer.model, data, trainer, record)
+    return RunTraining(run, trainer.model, data, trainer, record, sessions)
 
 
 def new_training(data: DataSet, settings: Settings, device: torch.device | str = "cpu") -> tuple[Splits, Trainer]:
@@ -256,7 +258,37 @@ def resume(run: Run, data: DataSet, device: torch.device | str = "cpu") -> RunTr
             f"{run.path}: the run is damaged: its settings do not match the state of its training ({brief(error)})"
         ) from error
     record = parse(ModelRecord, settings, RunError, run.path / checkpoint.MANIFEST)
-    return RunTraining(run, model, data, trainer, record, state.seconds)
+    before, now = last_session(run, state), session_on(trainer.device, state.progress.step)
+    changed = not state.sessions or session_changes(before, now)
+    sessions = (*state.sessions, now) if changed else state.sessions
+    return RunTraining(run, model, data, trainer, record, sessions, state.seconds)
+
+
+def session_on(device: torch.device, step: int = 0) -> Session:
+    """A session that trains on this device from a step on."""
+    return Session(
+        step=step,
+        device=device_name(device),
+        threads=torch.get_num_threads(),
+        torch=versions().get("torch"),
+        cpu=torch.backends.cpu.get_cpu_capability(),
+    )
+
+
+def last_session(run: Run, state: TrainingState) -> Session:
+    """The session that a run was last trained in; of an old run only device and version are known."""
+    if state.sessions:
+        return state.sessions[-1]
+    return Session(step=0, device=run.record.device, threads=None, torch=run.record.versions.get("torch"), cpu=None)
+
+
+def session_changes(before: Session, now: Session) -> dict[str, tuple[Any, Any]]:
+    """Name -> values of what changed between two sessions and changes the last bits of results."""
+    names = ["device", "torch"]
+    if now.device == CPU:
+        names += ["threads", "cpu"]
+    pairs = {name: (getattr(before, name), getattr(now, name)) for name in names}
+    return {name: pair for name, pair in pairs.items() if pair[0] is not None and pair[0] != pair[1]}
 
 
 def device_name(device: torch.device) -> str:

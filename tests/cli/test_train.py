@@ -1,17 +1,20 @@
 """Training from the command line: what is made, what is said, and what goes where."""
 
-import json
 import os
 import shlex
 import shutil
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 import memwrap
 from memwrap.cli import train as train_command
+from memwrap.runs.run import open_run
+from memwrap.storage import checkpoint
 from tests.cli import QUICK, Result, fails, photos, record, run, same_weights, succeeds
 from tests.cli.conftest import Trained
 from tests.data.test_download import Server
@@ -235,12 +238,51 @@ def test_a_finished_run_is_refused_before_its_images_are_read(data: Path, out: P
     assert "nothing to resume" in fails(4, "train", "--resume", "--out", out)
 
 
-def test_resuming_in_another_process_is_reported(unfinished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stored = record(unfinished) | {"device": "NVIDIA H200"}
-    stored["settings"]["precision"] = "bf16"
-    (unfinished / "run.json").write_text(json.dumps(stored))
+def edit_sessions(path: Path, sessions: list[dict[str, Any]] | None) -> None:
+    """Store a run as if it had been trained in these sessions; None: by memwrap 0.1, which recorded none."""
+    settings, parts = checkpoint.read(path)
+    settings["training"].pop("sessions")
+    if sessions is not None:
+        settings["training"]["sessions"] = sessions
+    open_run(path).write(settings, parts)
+
+
+def sessions_of(path: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = record(path, "model.json")["training"]["sessions"]
+    return found
+
+
+def test_resuming_on_another_device_is_reported(data: Path, out: Path, stopping: None) -> None:
+    run("train", data, "--out", out, *QUICK, "--precision", "bf16")
+    (here,) = sessions_of(out)
+    edit_sessions(out, [here | {"device": "NVIDIA H200"}])
+    said = run("train", "--resume", "--out", out).err
+    assert "warning: the run was trained on NVIDIA H200 and continues on cpu, slowly, as it is in bf16" in said
+
+
+@pytest.mark.parametrize(("name", "value"), [("threads", 7), ("torch", "1.0.0"), ("cpu", "ABACUS")])
+def test_resuming_in_another_way_is_reported_and_recorded(unfinished: Path, name: str, value: object) -> None:
+    (here,) = sessions_of(unfinished)
+    edit_sessions(unfinished, [here | {name: value}])
     said = run("train", "--resume", "--out", unfinished).err
-    assert "warning: the run was started on NVIDIA H200 and continues on cpu, slowly, as it is in bf16" in said
+    (line,) = [line for line in said.splitlines() if line.startswith("warning: the run was trained")]
+    assert f"{value}" in line
+    assert f"{here[name]}" in line
+    assert sessions_of(unfinished) == [here | {name: value}, here | {"step": 1}]
+
+
+def test_resuming_in_the_same_way_says_nothing(unfinished: Path) -> None:
+    (here,) = sessions_of(unfinished)
+    assert here["threads"] == torch.get_num_threads()
+    assert "the run was trained" not in run("train", "--resume", "--out", unfinished).err
+    assert sessions_of(unfinished) == [here]
+
+
+def test_a_run_that_does_not_say_in_how_many_threads_it_was_trained_is_resumed(unfinished: Path) -> None:
+    (here,) = sessions_of(unfinished)
+    edit_sessions(unfinished, None)
+    assert "the run was trained" not in run("train", "--resume", "--out", unfinished).err
+    assert sessions_of(unfinished) == [here | {"step": 1}]
 
 
 @pytest.fixture
