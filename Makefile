@@ -1,8 +1,11 @@
 # Every target installs what it needs: on a machine with Python 3.11 or newer, any of them may be run first.
 PYTHON ?= python3
 BIN := .venv/bin
+# How long `make fuzz` attacks, and with which cases.
+MINUTES ?= 10
+SEED ?= 0
 
-.PHONY: demo test test-slow test-all check docs install bench clean
+.PHONY: demo test test-slow test-all fuzz check docs install bench clean
 
 demo: install
 	$(BIN)/memwrap demo
@@ -15,6 +18,10 @@ test-slow: install
 	$(BIN)/python -m pytest -n 2 -q -m slow
 
 test-all: test test-slow
+
+# Changed images, zips, runs, reports and settings; what goes wrong is printed, and kept in fuzz/findings.
+fuzz: install
+	$(BIN)/python -m fuzz --minutes $(MINUTES) --seed $(SEED)
 
 check: install
 	$(BIN)/ruff check .
