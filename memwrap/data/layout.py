@@ -1,8 +1,10 @@
 """File names to classes and splits, by the folders that hold the files."""
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from memwrap.errors import DataError
 
@@ -40,16 +42,20 @@ class Layout:
 
 @dataclass(frozen=True)
 class _Folder:
-    """A folder, by its path with a trailing "/" ("" for the top), and all files and folders below it."""
+    """A folder, by its path with a trailing "/" ("" for the top), and all files and folders below it, sorted.
+
+    There may be millions of names and many thousands of classes: nothing here looks at every name for every class.
+    """
 
     path: str
     names: Sequence[str]
     folders: Sequence[str]
 
+    @cached_property
     def subfolders(self) -> list[str]:
         """The folders directly in this one, in natural order."""
-        below = (folder.removeprefix(self.path) for folder in self.folders)
-        return sorted((folder for folder in below if "/" not in folder), key=natural_key)
+        start = len(self.path)
+        return sorted((folder[start:] for folder in self.folders if folder.find("/", start) < 0), key=natural_key)
 
     def subfolders_with_files(self) -> set[str]:
         """The folders directly in this one that hold files at any depth."""
@@ -58,8 +64,8 @@ class _Folder:
 
     def images(self) -> list[str]:
         """The files directly in this folder that have an image's suffix."""
-        below = (name for name in self.names if "/" not in name.removeprefix(self.path))
-        return [name for name in below if name.lower().endswith(_IMAGE_SUFFIXES)]
+        start = len(self.path)
+        return [name for name in self.names if name.find("/", start) < 0 and name.lower().endswith(_IMAGE_SUFFIXES)]
 
     def labelled_files(self, classes: Sequence[str]) -> list[LabelledFile]:
         """The files in class folders, at any depth."""
@@ -69,7 +75,7 @@ class _Folder:
 
     def splits(self) -> dict[str, str]:
         """The folders directly in this one by their lower-case names."""
-        return {folder.lower(): folder for folder in self.subfolders()}
+        return {folder.lower(): folder for folder in self.subfolders}
 
     def has_split_names(self) -> bool:
         """Whether all folders are named as splits; "train" next to "bus" is a class."""
@@ -77,14 +83,17 @@ class _Folder:
 
     def has_splits(self) -> bool:
         """Whether the folders are splits that hold class folders."""
-        if not self.has_split_names() or len(self.splits()) < len(self.subfolders()):
+        if not self.has_split_names() or len(self.splits()) < len(self.subfolders):
             return False
         train = self.open(self.splits()[TRAIN])
-        return bool(train.subfolders()) and not train.images()
+        return bool(train.subfolders) and not train.images()
 
     def open(self, folder: str) -> "_Folder":
         path = f"{self.path}{folder}/"
-        names, folders = ([name for name in group if name.startswith(path)] for group in (self.names, self.folders))
+        after = f"{self.path}{folder}0"  # "0" follows "/"
+        names, folders = (
+            group[bisect_left(group, path) : bisect_left(group, after)] for group in (self.names, self.folders)
+        )
         return _Folder(path, names, folders)
 
 
@@ -114,9 +123,9 @@ def natural_key(name: str) -> tuple[list[tuple[int, str]], str]:
 
 def _unwrap(folder: _Folder) -> _Folder:
     """The folder that holds classes or splits: this one, or the only one in it if that merely wraps them."""
-    while len(folder.subfolders()) == 1:
-        inner = folder.open(folder.subfolders()[0])
-        is_class = bool(inner.images()) or not inner.subfolders()
+    while len(folder.subfolders) == 1:
+        inner = folder.open(folder.subfolders[0])
+        is_class = bool(inner.images()) or not inner.subfolders
         if is_class or (folder.has_splits() and not inner.has_splits()):
             break
         folder = inner
@@ -152,7 +161,7 @@ def _find_test_split(root: _Folder) -> tuple[_Folder | None, list[str]]:
 
 
 def _find_classes(folder: _Folder, least: int) -> tuple[str, ...]:
-    classes, filled = folder.subfolders(), folder.subfolders_with_files()
+    classes, filled = folder.subfolders, folder.subfolders_with_files()
     if not filled:
         raise DataError(f"there are no images in class folders; {LAYOUTS}")
     if empty := [name for name in classes if name not in filled]:
@@ -171,12 +180,12 @@ def _note_images_outside(images: list[str]) -> list[str]:
 
 def _note_possible_splits(root: _Folder) -> list[str]:
     """A note if the classes look like splits under other names, such as "training" and "testing"."""
-    classes = [root.open(folder) for folder in root.subfolders()]
-    inner = {tuple(folder.subfolders()) for folder in classes}
+    classes = [root.open(folder) for folder in root.subfolders]
+    inner = {tuple(folder.subfolders) for folder in classes}
     if len(inner) > 1 or len(min(inner)) < 2 or any(folder.images() for folder in classes):
         return []
     return [
-        f"{_list_some(root.subfolders())} are used as classes, though all hold the same folders "
+        f"{_list_some(root.subfolders)} are used as classes, though all hold the same folders "
         f"({_list_some(min(inner))}); if they are splits, name them train and test"
     ]
 

@@ -4,17 +4,24 @@ import multiprocessing
 import os
 import pickle
 import re
+import socket
 import stat
 import struct
+import subprocess
+import sys
+import time
+import tracemalloc
 import zipfile
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from memwrap.data import containers
+from memwrap.data import containers, zip_directory
 from memwrap.data.containers import Folder, ZipArchive, open_container
 from memwrap.errors import DataError
+from tests.data import hostile
 
 FILES = {
     "cat/1.jpg": b"one",
@@ -146,7 +153,7 @@ def test_unreadable_files_give_the_reason(tmp_path: Path, monkeypatch: pytest.Mo
     assert folder.names() == ["dangling.jpg", "large.jpg", "pipe.jpg"]
     with pytest.raises(DataError, match="cannot be read: No such file"):
         folder.read("dangling.jpg")
-    with pytest.raises(DataError, match="not a regular file"):
+    with pytest.raises(DataError, match="a pipe"):
         folder.read("pipe.jpg")
     monkeypatch.setattr(containers, "FILE_LIMIT", 2)
     with pytest.raises(DataError, match="too large: 3 bytes"):
@@ -290,7 +297,7 @@ def test_an_entry_that_unpacks_to_too_much_is_refused(tmp_path: Path) -> None:
 def test_a_zip_that_grows_beyond_measure_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = zip_of(tmp_path / "a.zip", {"cat/1.jpg": bytes(1 << 20)})  # deflates 1000:1
     assert open_container(path).names() == ["cat/1.jpg"]  # as long as it is small
-    monkeypatch.setattr(containers, "UNPACKED_LIMIT", 1 << 19)
+    monkeypatch.setattr(zip_directory, "UNPACKED_LIMIT", 1 << 19)
     with pytest.raises(DataError, match=r"unpacks from \d+ to 1048576 bytes, most of them in 'cat/1.jpg'"):
         open_container(path)
     monkeypatch.undo()
@@ -309,3 +316,137 @@ def test_an_entry_that_unpacks_to_less_than_it_declares_is_damaged(tmp_path: Pat
     path = declare(zip_of(tmp_path / "a.zip", {"cat/1.jpg": b"one"}), 100)
     with pytest.raises(DataError, match="damaged in the zip"):
         open_container(path).read("cat/1.jpg")
+
+
+@pytest.mark.parametrize("depth", [33, 1200, 30000])
+def test_deep_names_in_a_zip_are_refused_at_once(tmp_path: Path, depth: int) -> None:
+    (tmp_path / "a.zip").write_bytes(hostile.zip_of_deep_names(3, depth))
+    started = time.process_time()
+    with pytest.raises(DataError, match="a/a/a"):
+        open_container(tmp_path / "a.zip").folders()
+    assert time.process_time() - started < 1
+
+
+def test_a_long_name_in_a_zip_is_refused_and_not_shown_as_a_whole(tmp_path: Path) -> None:
+    (tmp_path / "a.zip").write_bytes(hostile.zip_of_names([b"cat/1.png", b"cat/" + b"n" * 65000]))
+    with pytest.raises(DataError, match="65004") as error:
+        open_container(tmp_path / "a.zip")
+    assert len(str(error.value)) < 1000
+
+
+def test_a_directory_that_is_said_to_be_large_is_not_read(tmp_path: Path) -> None:
+    end = hostile.zip_of_entries([], count=1, directory_size=1 << 30, directory_offset=0)
+    with (tmp_path / "a.zip").open("wb") as file:
+        file.truncate(1 << 30)  # sparse: it takes no space
+        file.seek(0, os.SEEK_END)
+        file.write(end)
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match=str(1 << 30)):
+            open_container(tmp_path / "a.zip")
+        assert tracemalloc.get_traced_memory()[1] < 10 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_extra_fields_that_take_long_to_parse_are_refused(tmp_path: Path) -> None:
+    entries = [hostile.Entry(b"cat/%d" % n, extra=struct.pack("<HH", 99, 0) * 16000) for n in range(30)]
+    (tmp_path / "a.zip").write_bytes(hostile.zip_of_entries(entries))
+    started = time.process_time()
+    with pytest.raises(DataError, match="64000"):
+        open_container(tmp_path / "a.zip")
+    assert time.process_time() - started < 0.5
+
+
+def test_the_number_of_entries_and_folders_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.zip").write_bytes(hostile.zip_of_deep_names(10, 30))
+    archive = open_container(tmp_path / "a.zip")
+    assert (len(archive.names()), len(archive.folders())) == (10, 300)
+    monkeypatch.setattr(containers, "FOLDERS_LIMIT", 299)
+    with pytest.raises(DataError, match="more than 299 folders"):
+        archive.folders()
+    monkeypatch.setattr(zip_directory, "ENTRIES_LIMIT", 9)
+    with pytest.raises(DataError, match="10 entries; at most 9"):
+        open_container(tmp_path / "a.zip")
+
+
+def test_70000_entries_are_read(tmp_path: Path) -> None:
+    (tmp_path / "a.zip").write_bytes(hostile.zip_of_names(b"c%d/%d" % (n % 7, n) for n in range(70000)))
+    archive = open_container(tmp_path / "a.zip")
+    assert len(archive.names()) == 70000
+    assert archive.folders() == [f"c{n}" for n in range(7)]
+    assert archive.read("c6/69999") == b"x"
+
+
+@pytest.fixture
+def deep(tmp_path: Path) -> Iterator[Path]:
+    """A folder that is removed by a program which is not afraid of depth, as pytest is."""
+    yield tmp_path
+    subprocess.run(["rm", "-rf", *tmp_path.iterdir()], check=True)
+
+
+def nest(path: Path, levels: int, name: str = "d") -> None:
+    """Create folders within each other, deeper than a path can say."""
+    before = Path.cwd()
+    os.chdir(path)
+    try:
+        for _ in range(levels):
+            os.mkdir(name)  # noqa: PTH102 - a path would be too long
+            os.chdir(name)
+    finally:
+        os.chdir(before)
+
+
+@pytest.mark.parametrize("levels", [33, 1200, 5000])
+def test_deep_folders_are_refused(deep: Path, levels: int) -> None:
+    nest(deep, levels)
+    for list_all in (Folder(deep).names, Folder(deep).folders):
+        with pytest.raises(DataError, match="more than 32 folders"):
+            list_all()
+
+
+def test_folders_as_deep_as_people_make_them_are_read(tmp_path: Path) -> None:
+    nest(tmp_path, 32)
+    assert len(Folder(tmp_path).folders()) == 32
+    assert Folder(tmp_path).names() == []
+
+
+def test_a_folder_whose_path_is_too_long_is_named(deep: Path) -> None:
+    nest(deep, 20, "d" * 250)
+    with pytest.raises(DataError, match=r"cannot be read .File name too long"):
+        Folder(deep).names()
+
+
+def test_only_regular_files_of_a_bounded_size_are_read(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    with (tmp_path / "sparse.png").open("wb") as file:
+        file.truncate(1 << 40)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "socket.png"))
+        (tmp_path / "zero.png").symlink_to("/dev/zero")
+        (tmp_path / "loop.png").symlink_to("loop.png")
+        os.mkfifo(tmp_path / "pipe.png")
+        assert len(folder.names()) == 5
+        for name in folder.names():
+            with pytest.raises(DataError, match="cannot be read"):
+                folder.read(name)
+
+
+def test_a_folder_that_may_not_be_entered_gives_a_reason(tmp_path: Path) -> None:
+    """Without the x-bit names are listed but files cannot be opened; without the r-bit nothing is listed."""
+    folder_of(tmp_path, {"cat/1.png": b"x", "dog/2.png": b"x"})
+    code = (
+        "import os, sys\nfrom pathlib import Path\nfrom memwrap.data.containers import open_container\n"
+        "from memwrap.errors import DataError\n"
+        "os.chdir(sys.argv[1])\n"
+        "if os.getuid() == 0:\n    os.setuid(65534)\n"
+        "folder = open_container(Path('.'))\n"
+        "try:\n    print(folder.names())\n    folder.read('cat/1.png')\nexcept DataError as error:\n    print(error)\n"
+    )
+    tmp_path.chmod(0o755)
+    for mode in (0o444, 0o333):
+        (tmp_path / "cat").chmod(mode)
+        found = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True)
+        (tmp_path / "cat").chmod(0o755)
+        assert found.returncode == 0, found.stderr
+        assert "Permission denied" in found.stdout

@@ -1,6 +1,7 @@
 """Classes and splits from names: the layouts that people have, and clear words for those that cannot be used."""
 
 import re
+import time
 from pathlib import PurePosixPath
 
 import pytest
@@ -173,3 +174,20 @@ def test_a_class_may_be_missing_from_test() -> None:
 def test_a_class_in_test_that_train_lacks_is_refused_by_name() -> None:
     with pytest.raises(DataError, match="test/ holds classes that are not in the training split: fish, owl;"):
         listed("train/cat/1.jpg", "train/dog/2.jpg", "test/cat/3.jpg", "test/owl/4.jpg", "test/fish/5.jpg")
+
+
+def test_many_classes_take_time_in_proportion() -> None:
+    folders = [f"c{number}" for number in range(20000)]
+    started = time.process_time()
+    found = parse_layout([f"{folder}/x.png" for folder in folders], folders)
+    assert time.process_time() - started < 5
+    assert len(found.classes) == len(found.train) == 20000
+
+
+def test_folders_whose_names_begin_alike_are_kept_apart() -> None:
+    names = ["a b/1.png", "a/2.png", "a0/3.png", "a-/4.png", "a/b/5.png"]
+    found = parse_layout(names, ["a b", "a", "a0", "a-", "a/b"])
+    assert set(found.classes) == {"a", "a b", "a-", "a0"}
+    assert {file.name: found.classes[file.label] for file in found.train} == {
+        name: name.split("/")[0] for name in names
+    }
