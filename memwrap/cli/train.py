@@ -212,6 +212,8 @@ def _run_to_the_end(training: RunTraining, tensorboard: bool, command: str) -> N
     except KeyboardInterrupt:
         errors.print(f"stopped at once. Continue from the last saved step with:\n  {command}")
         raise typer.Exit(INTERRUPTED) from None
+    except DataError as error:
+        raise DataError(f"{error}. Continue with:\n  {command}") from error
     except DivergedError as error:
         raise DivergedError(f"{error}. A run keeps its settings: start another one with another --out") from error
     if not done:

@@ -1,6 +1,7 @@
 """Images read from a folder or zip on demand, by worker processes where that is faster."""
 
 import signal
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -103,10 +104,24 @@ def _read_by_workers(reader: _BatchReader, lists: Iterator[list[int]], workers: 
         reader, batch_size=None, sampler=lists, num_workers=workers, generator=generator, worker_init_fn=_ignore_signals
     )
     try:
-        for batch in loader:
+        for batch in _start(loader):
             # A copy: a batch from a worker keeps a file open as long as it lives, and files may run out.
             yield batch if isinstance(batch, str) else batch.clone()
-    except RuntimeError as error:
-        if "DataLoader worker" not in str(error):
+    except (RuntimeError, OSError, EOFError) as error:
+        if isinstance(error, RuntimeError) and "DataLoader worker" not in str(error):
             raise
         raise DataError(f"a worker process that reads images ended ({brief(error)}); try workers=0") from error
+
+
+def _start(loader: DataLoader[Tensor | str]) -> Iterator[Tensor | str]:
+    """Start the worker processes; one that ends is noticed when a batch is waited for.
+
+    torch handles SIGCHLD, and raises an error at whatever moment it comes: within a step of training, whose weights
+    then cannot be saved.
+    """
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGCHLD"):
+        return iter(loader)
+    before = signal.getsignal(signal.SIGCHLD)
+    batches = iter(loader)
+    signal.signal(signal.SIGCHLD, before)
+    return batches

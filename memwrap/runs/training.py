@@ -83,7 +83,7 @@ class RunTraining:
     def _train(self, stop: Callable[[], bool]) -> bool:
         started = saved = time.monotonic()
         first, before = self.trainer.progress.step, self.seconds
-        for metrics in self.trainer.run():
+        for metrics in self._steps():
             now = time.monotonic()
             self.seconds = before + now - started
             rate = (metrics.step - first) * self.run.settings.batch_size / max(now - started, 1e-9)
@@ -101,6 +101,22 @@ class RunTraining:
                 saved = time.monotonic()
         self._finish()
         return True
+
+    def _steps(self) -> Iterator[StepMetrics]:
+        """The steps. When images cannot be read any more, what has been trained until then is saved."""
+        steps, progress = self.trainer.run(), self.trainer.progress
+        while True:
+            try:
+                metrics = next(steps, None)
+            except DataError as error:
+                if progress.step > self._stored:
+                    self.save()
+                raise DataError(
+                    f"{error}. The run is saved after step {progress.step} of {self.trainer.steps}"
+                ) from error
+            if metrics is None:
+                return
+            yield metrics
 
     def save(self) -> None:
         """Store weights, optimizer and progress in one step, with the model's description from the first save."""

@@ -210,6 +210,30 @@ def test_workers_end_with_a_process_that_is_killed(never_stopped: tuple[Path, Pa
     assert until(lambda: not any(map(lives, children)))
 
 
+@pytest.mark.parametrize("delay", [0.0, 0.01, 0.05, 0.1])
+def test_a_killed_worker_ends_training_with_the_run_saved(
+    never_stopped: tuple[Path, Path], out: Path, delay: float
+) -> None:
+    """As the kernel does when memory runs out. Whatever training does at that moment, it saves between two steps."""
+    data, other = never_stopped
+    flags = (*LONG, "--hold-mb", 0, "--workers", 2, "--checkpoint-seconds", 1000)
+    with process("train", data, "--out", out, *flags) as running:
+        wait_for(running, "epoch 1/")
+        time.sleep(delay)
+        os.kill(workers(running)[0], signal.SIGKILL)
+        message = rest(running)
+    assert running.returncode == 3, message
+    assert "Traceback" not in message
+    assert "worker" in message
+    step = record(out, "model.json")["training"]["progress"]["step"]
+    assert 0 < step < 2 * EPOCHS
+    assert f"step {step} of {2 * EPOCHS}" in message
+    command = next(line for line in message.splitlines() if line.strip().startswith("memwrap train"))
+    succeeds(*shlex.split(command)[1:], "--no-evaluate")
+    assert same_weights(out, other)
+    assert len((out / "metrics.jsonl").read_text().splitlines()) == EPOCHS
+
+
 # Each step takes so long that a second signal comes within it.
 SLOW = """
 import time
