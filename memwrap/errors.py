@@ -53,6 +53,10 @@ class LoadError(MemwrapError):
     """A saved model is missing, damaged, foreign, newer than this version, or needs its classifier."""
 
 
+class MemwrapWarning(UserWarning):
+    """Something that can be used, but not be relied on as it should."""
+
+
 def brief(error: BaseException) -> str:
     """The kind of an error and the first line of what it says, for use within another message."""
     lines = str(error).splitlines() or ["no message"]

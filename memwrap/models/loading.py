@@ -1,5 +1,6 @@
 """Load a model: rebuild the classifier, put weights and memory in, and verify the result on a stored probe."""
 
+import math
 import os
 from collections import OrderedDict
 from pathlib import Path
@@ -12,6 +13,7 @@ from memwrap.errors import LoadError, MemwrapError, brief
 from memwrap.models.architectures import build
 from memwrap.models.base import Origin
 from memwrap.models.classifier import MemoryClassifier
+from memwrap.models.memory_check import TOLERANCES, check_memory, draw_rows
 from memwrap.models.record import ModelRecord
 from memwrap.models.standard import StandardClassifier
 from memwrap.models.surgery.modules import remove_layer
@@ -22,9 +24,8 @@ from memwrap.storage.validation import parse
 
 Model = MemoryClassifier | StandardClassifier
 
-# How far logits may be from the stored ones, relative to the largest: machines round differently, other architectures
-# differ by far more.
-TOLERANCES = {torch.float64: 1e-8, torch.float32: 5e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+# Bounds on the tensors of a model's files: two of AdamW for each weight, and five images of a probe.
+OPTIMIZER_TENSORS, PROBE_IMAGES, SLACK = 2, 8, 1 << 20
 
 _GIVE = "give the classifier as it was when it was saved: memwrap.load(..., classifier=...)"
 
@@ -67,18 +68,24 @@ def load(
     4
     """
     path = Path(folder)
-    model = unpack(path, *checkpoint.read(path), classifier).to(device).eval()
+    manifest, parts = checkpoint.open_parts(path)
+    checkpoint.warn_without_root(path, manifest)
+    with parts:
+        model = unpack(path, manifest.settings, parts, classifier).to(device).eval()
     if variant not in (None, found := model.layer_settings()["variant"]):
         raise LoadError(f"{path}: the model is of variant {found!r}; expected {variant!r}")
     return model
 
 
-def unpack(path: Path, settings: dict[str, Any], parts: checkpoint.Parts, classifier: nn.Module | None = None) -> Model:
+def unpack(
+    path: Path, settings: dict[str, Any], parts: checkpoint.StoredParts, classifier: nn.Module | None = None
+) -> Model:
     """The model that `pack` gave these settings and tensors for, read from `path`; in training mode."""
     given = None if classifier is None else copy_of(classifier)
     record = parse(ModelRecord, settings, LoadError, path / checkpoint.MANIFEST)
     try:
         model = _assemble(path, record, given)
+        _check_sizes(model, parts)
         _load_weights(model, parts["weights"], record.state_versions)
         for name in record.frozen:
             model.get_parameter(name).requires_grad_(False)
@@ -87,7 +94,9 @@ def unpack(path: Path, settings: dict[str, Any], parts: checkpoint.Parts, classi
             _verify(model, parts["probe"])
         model.classes, model.transform = record.classes, record.transform
         if isinstance(model, MemoryClassifier) and "memory" in parts:
-            model.restore(RememberedMemory(**parts["memory"]))
+            memory = RememberedMemory(**parts["memory"])
+            model.restore(memory)
+            check_memory(model, draw_rows(memory))
     except LoadError as error:
         raise LoadError(f"{path}: {error}") from error
     except (KeyError, TypeError, AttributeError, MemwrapError) as error:
@@ -111,6 +120,16 @@ def _assemble(path: Path, record: ModelRecord, given: nn.Module | None) -> Model
     except AttributeError as error:
         raise LoadError(f"the classifier has no layer {saved.layer!r}, which the saved one had; {_GIVE}") from error
     return assemble(encoder, record.layer, Origin(saved.layer, saved.num_classes, saved.image_shape))
+
+
+def _check_sizes(model: Model, parts: checkpoint.StoredParts) -> None:
+    """Refuse files with far more tensors than the model has use for, before they are read."""
+    weights = sum(tensor.numel() for tensor in model.state_dict().values())
+    images = math.prod(model.origin.image_shape) + model.layer_settings()["num_classes"]
+    most = {"weights": weights, "optimizer": OPTIMIZER_TENSORS * weights, "probe": PROBE_IMAGES * images}
+    for part, expected in most.items():
+        if part in parts and (found := parts.elements(part)) > expected + SLACK:
+            raise LoadError(f"the {part} hold {found} numbers; expected {expected} at most, by the classifier; {_GIVE}")
 
 
 def _load_weights(model: Model, weights: dict[str, Tensor], versions: dict[str, int]) -> None:

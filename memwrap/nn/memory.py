@@ -70,13 +70,16 @@ class RememberedMemory(nn.Module):
 
         keep: bool (M,); False removes a sample from the memory of all. chunk_size: samples classified at a time.
         """
-        keep = torch.ones(len(self), dtype=torch.bool, device=self.labels.device) if keep is None else keep
-        if int(keep.sum()) == 1:
+        if int(len(self) if keep is None else keep.sum()) == 1:
             return None
-        chunks = []
-        for start in range(0, len(self), chunk_size):
-            encodings = self.encodings[start : start + chunk_size]
-            others = keep.repeat(len(encodings), 1)
-            others.diagonal(start).fill_(False)
-            chunks.append(predict_classes(layer.read(encodings, self.prepared, others).logits))
-        return torch.cat(chunks)
+        rows = torch.arange(len(self), device=self.labels.device)
+        logits = [self.logits_without(layer, chunk, keep) for chunk in torch.split(rows, chunk_size)]
+        return torch.cat([predict_classes(each) for each in logits])
+
+    @torch.no_grad()
+    def logits_without(self, layer: MemoryWrap, rows: Tensor, keep: Tensor | None = None) -> Tensor:
+        """Logits (n, C) of the samples at rows (n,), each with the memory without itself; keep as above."""
+        keep = torch.ones(len(self), dtype=torch.bool, device=self.labels.device) if keep is None else keep
+        others = keep.repeat(len(rows), 1)
+        others[torch.arange(len(rows), device=rows.device), rows] = False
+        return layer.read(self.encodings[rows], self.prepared, others).logits

@@ -6,20 +6,21 @@
     metrics.jsonl   a line for each epoch
     evaluation.json the last result of `memwrap evaluate`; evaluation-validation.json that on the validation images
 
+model.json holds the root hash, of itself, run.json, splits.json and the tensors; `memwrap check` verifies all of it.
 A folder appears complete, with a model in it, or not at all; each later change replaces one file in one step.
 """
 
 import json
+import re
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
-from filelock import FileLock, Timeout
 
 from memwrap.errors import LoadError, RunError, SaveError
 from memwrap.models.classifier import MemoryClassifier
@@ -27,12 +28,12 @@ from memwrap.models.loading import Model, unpack
 from memwrap.runs.record import RECORD, RunDescription, TrainingState, read_record
 from memwrap.runs.splits import SPLITS, Splits, read_splits
 from memwrap.storage import checkpoint
-from memwrap.storage.files import write_file
+from memwrap.storage.files import make_folder, sync_folder, write_file
+from memwrap.storage.locks import exclusive, exclusive_if_free
 from memwrap.storage.validation import parse
 from memwrap.training.settings import ResolvedSettings
 
 METRICS = "metrics.jsonl"
-LOCK = ".lock"
 
 
 class SavedModel:
@@ -47,18 +48,24 @@ class SavedModel:
         return 0
 
     @cached_property
-    def stored(self) -> tuple[dict[str, Any], checkpoint.Parts]:
-        """The stored settings and tensors, every file checked against its hash."""
-        return checkpoint.read(self.path)
+    def manifest(self) -> checkpoint.Manifest:
+        """What model.json says; it and the files that are written once are checked against the root hash."""
+        with self._reading():
+            return checkpoint.read_manifest(self.path)
+
+    @contextmanager
+    def opened(self) -> Iterator[tuple[dict[str, Any], checkpoint.StoredParts]]:
+        """The settings and tensors that are stored now; the tensors are read, and checked, when they are first used."""
+        with self._reading():
+            manifest, parts = checkpoint.open_parts(self.path)
+            self.__dict__["manifest"] = manifest
+            with parts:
+                yield manifest.settings, parts
 
     @property
     def state(self) -> TrainingState | None:
         """How far training is; None for a model that was not trained in a run."""
-        loaded = self.__dict__.get("stored")
-        return self._state(checkpoint.read_settings(self.path) if loaded is None else loaded[0])
-
-    def _state(self, settings: dict[str, Any]) -> TrainingState | None:
-        stored = settings.get("training")
+        stored = self.manifest.settings.get("training")
         if stored is None:
             return None
         if not isinstance(stored, dict):
@@ -72,11 +79,21 @@ class SavedModel:
 
     @cached_property
     def _model(self) -> Model:
-        return unpack(self.path, *self.stored)
+        with self.opened() as (settings, parts):
+            model = unpack(self.path, settings, parts)
+        self._check_model(model)
+        return model
+
+    def _check_model(self, model: Model) -> None:
+        """Whether the model is the one that the folder's other files are about."""
+
+    def _reading(self) -> AbstractContextManager[None]:
+        """Around everything that reads the stored model."""
+        return nullcontext()
 
     def forget(self) -> None:
         """Read the stored model again when it is next needed: another process may have trained it further."""
-        for name in ("stored", "_model"):
+        for name in ("manifest", "_model"):
             self.__dict__.pop(name, None)
 
     def _refuse_if_unfinished(self) -> None:
@@ -98,26 +115,27 @@ class SavedModel:
 
 
 class Run(SavedModel):
-    """The folder that `memwrap train` makes."""
+    """The folder that `memwrap train` makes.
 
-    def __init__(self, path: Path, record: RunDescription, splits: Splits) -> None:
+    documents: the hashes of the files that are written once, which every later checkpoint lists.
+    """
+
+    def __init__(self, path: Path, record: RunDescription, splits: Splits, documents: dict[str, str]) -> None:
         super().__init__(path)
-        self.record, self.splits = record, splits
+        self.record, self.splits, self.documents = record, splits, documents
 
-    @cached_property
-    def stored(self) -> tuple[dict[str, Any], checkpoint.Parts]:
-        with _as_run_error():
-            return checkpoint.read(self.path)
+    def _reading(self) -> AbstractContextManager[None]:
+        return _as_run_error()
 
-    @property
-    def state(self) -> TrainingState | None:
-        with _as_run_error():
-            return super().state
-
-    @cached_property
-    def _model(self) -> Model:
-        with _as_run_error():
-            return unpack(self.path, *self.stored)
+    def _check_model(self, model: Model) -> None:
+        if model.classes != self.classes:
+            raise RunError(
+                f"{self.path}: the run is damaged: its classes are {_first(self.classes)} in {RECORD}, and "
+                f"{_first(model.classes)} in {checkpoint.MANIFEST}"
+            )
+        remembered = () if self.state is None else self.state.remembered or ()
+        if not set(remembered) <= set(self.splits.train.tolist()):
+            raise RunError(f"{self.path}: the run is damaged: its memory holds images that it was not trained on")
 
     @property
     def settings(self) -> ResolvedSettings:
@@ -137,49 +155,40 @@ class Run(SavedModel):
         if state is None:
             raise RunError(f"{self.path}: holds a model without the state of its training; it cannot be resumed")
         if state.finished:
+            checkpoint.remove_leftovers(self.path)  # of a process that was killed right after its last save
             raise RunError(f"{self.path}: the run is finished; there is nothing to resume")
         return state
 
-    def unfinished_model(self) -> Model:
-        """A new model with the stored weights, in training mode, to resume with."""
-        with _as_run_error():
-            return unpack(self.path, *self.stored)
-
     def stored_step(self) -> int | None:
         """The step of the checkpoint that is in the folder now, whatever has been read before."""
-        with _as_run_error():
-            state = self._state(checkpoint.read_settings(self.path))
-        return None if state is None else state.progress.step
+        self.__dict__.pop("manifest", None)
+        return None if self.state is None else self.state.progress.step
 
     def write(self, settings: dict[str, Any], parts: checkpoint.Parts) -> None:
         """Replace the checkpoint; what was read before is forgotten."""
-        checkpoint.write(self.path, settings, parts)
-        for name in ("stored", "_model"):
-            self.__dict__.pop(name, None)
+        checkpoint.write(self.path, settings, parts, self.documents, create=False)
+        self.forget()
 
     def write_json(self, name: str, content: Any) -> None:
         """Put a JSON file into the folder, in one step."""
         try:
-            _write_json(self.path / name, content)
+            # The lock of those who save: they remove partial files, which belong to nobody while they hold it.
+            with exclusive(self.path / checkpoint.MANIFEST, seconds=checkpoint.LOCK_SECONDS):
+                _write_json(self.path / name, content)
         except OSError as error:
             raise SaveError(f"{self.path / name}: cannot be written ({error})") from error
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other processes from training in this folder. The lock is released however this process ends."""
-        lock = FileLock(self.path / LOCK, fallback_to_soft=False)
-        try:
-            if not self.path.is_dir():  # filelock would make it
-                raise FileNotFoundError("the folder does not exist")
-            lock.acquire(blocking=False)
-        except Timeout:
-            raise RunError(f"{self.path}: another process is training here") from None
-        except OSError as error:
-            raise RunError(f"{self.path}: cannot be trained in ({error})") from error
-        try:
+        with ExitStack() as stack:
+            try:
+                held = stack.enter_context(exclusive_if_free(self.path / RECORD))
+            except OSError as error:
+                raise RunError(f"{self.path}: cannot be trained in ({error})") from error
+            if not held:
+                raise RunError(f"{self.path}: another process is training here")
             yield
-        finally:
-            lock.release()
 
 
 @contextmanager
@@ -192,13 +201,21 @@ def _as_run_error() -> Iterator[None]:
 
 def open_run(path: Path) -> Run:
     """The run in this folder; a RunError says why there is none."""
-    return Run(path, read_record(path), read_splits(path))
+    record, splits = read_record(path), read_splits(path)
+    with _as_run_error():
+        run = Run(path, record, splits, _document_hashes(path))
+    checkpoint.warn_without_root(path, run.manifest)
+    if run.manifest.root is not None and run.manifest.documents != run.documents:
+        raise RunError(f"{path}: the run is damaged: {checkpoint.MANIFEST} belongs to another {RECORD} or {SPLITS}")
+    return run
 
 
 def open_model(path: Path) -> SavedModel:
     """The run in this folder, or the model that `model.save` wrote into it."""
     if (path / checkpoint.MANIFEST).exists() and not any((path / name).exists() for name in (RECORD, SPLITS)):
-        return SavedModel(path)
+        saved = SavedModel(path)
+        checkpoint.warn_without_root(path, saved.manifest)
+        return saved
     return open_run(path)
 
 
@@ -219,11 +236,19 @@ def create_run(
     """Make the folder with the model before its first step; it appears complete or not at all."""
     partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
     try:
-        partial.mkdir(parents=True)
-        _write_json(partial / RECORD, record.model_dump())
-        _write_json(partial / SPLITS, splits.as_json())
-        checkpoint.write(partial, settings, parts)
-        partial.replace(path)  # replaces an empty folder, never one that holds anything
+        make_folder(path.parent)
+        with exclusive(path, seconds=checkpoint.LOCK_SECONDS):
+            _remove_partial(path)  # of a process that was killed
+            partial.mkdir()
+            try:
+                _write_json(partial / RECORD, record.model_dump())
+                _write_json(partial / SPLITS, splits.as_json())
+                documents = _document_hashes(partial)
+                checkpoint.write(partial, settings, parts, documents)
+                partial.replace(path)  # replaces an empty folder, never one that holds anything
+                sync_folder(path.parent)
+            finally:
+                _remove_partial(path)
     except OSError as error:
         if path.is_dir() and any(path.iterdir()):
             raise RunError(f"{path}: another run has been started here in the meantime") from error
@@ -232,9 +257,23 @@ def create_run(
         if not isinstance(error.__cause__, OSError):
             raise
         raise SaveError(f"{path}: cannot be written ({error.__cause__})") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-    return Run(path, record, splits)
+    return Run(path, record, splits, documents)
+
+
+def _remove_partial(path: Path) -> None:
+    """Remove what was made of a run's folder before it was complete. Only while its lock is held."""
+    pattern = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{16}}\.partial")
+    for each in path.parent.iterdir():
+        if pattern.fullmatch(each.name):
+            shutil.rmtree(each, ignore_errors=True)
+
+
+def _document_hashes(folder: Path) -> dict[str, str]:
+    return {name: checkpoint.document_hash(folder / name) for name in (RECORD, SPLITS)}
+
+
+def _first(names: tuple[str, ...] | None) -> str:
+    return ", ".join((names or ("not named",))[:5])
 
 
 def _write_json(path: Path, content: Any) -> None:

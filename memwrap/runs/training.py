@@ -16,7 +16,7 @@ from memwrap.data import BalancedMemory, DataSet, LabelledImages, check_size, ge
 from memwrap.errors import DataError, NonFiniteError, RunError, SaveError, TrainingError, brief
 from memwrap.models.classifier import MemoryClassifier
 from memwrap.models.inference import accuracy_with_drawn_memory, remember
-from memwrap.models.loading import Model
+from memwrap.models.loading import Model, unpack
 from memwrap.models.record import ModelRecord
 from memwrap.runs.record import RECORD, Session, TrainingState, new_record, versions
 from memwrap.runs.run import METRICS, Run, create_run, refuse_if_taken
@@ -257,16 +257,19 @@ def new_training(data: DataSet, settings: Settings, device: torch.device | str =
 def resume(run: Run, data: DataSet, device: torch.device | str = "cpu") -> RunTraining:
     """The training of the run from where it was last saved."""
     run.forget()
-    settings, parts = run.stored
     state = run.unfinished_state()
-    model = run.unfinished_model().to(device)
+    with run.opened() as (settings, parts):
+        model = unpack(run.path, settings, parts).to(device)
+        if "optimizer" not in parts:
+            raise RunError(f"{run.path}: the run is damaged: it lacks the state of its optimizer")
+        optimizer = parts["optimizer"]
     images = run.splits.of(data, "train")
     try:
         _check_memories(run.settings, len(images))
         trainer = Trainer(model, images, run.settings, progress=state.progress)
         _check_progress(trainer)
-        _check_optimizer_state(parts["optimizer"], run.settings.optimizer)
-        restore_optimizer(model, trainer.optimizer, parts["optimizer"])
+        _check_optimizer_state(optimizer, run.settings.optimizer)
+        restore_optimizer(model, trainer.optimizer, optimizer)
     except (RunError, DataError):
         raise
     except (KeyError, TypeError, ValueError) as error:

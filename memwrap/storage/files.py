@@ -6,10 +6,20 @@ import secrets
 import stat
 from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 
 def read_file(path: Path, limit: int, follow_links: bool = False) -> bytes:
-    """The content of a regular file of at most `limit` bytes; an OSError says why it is not read.
+    """The content of a regular file of at most `limit` bytes; an OSError says why it is not read."""
+    with open_file(path, follow_links) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > limit:
+            raise OSError(errno.EFBIG, f"too large: {size} bytes where at most {limit} are read", str(path))
+        return read_exactly(file, size)
+
+
+def open_file(path: Path, follow_links: bool = False) -> IO[bytes]:
+    """Open a regular file to read; an OSError for anything else.
 
     Pipes and devices may never end, and a link may lead to one of them or out of the folder: neither is opened.
     """
@@ -17,14 +27,20 @@ def read_file(path: Path, limit: int, follow_links: bool = False) -> bytes:
     _check_regular(path, look(path).st_mode)
     # Whatever has taken the file's place in the meantime: no link is followed, and no pipe waited for.
     flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
-    with os.fdopen(os.open(path, flags if follow_links else flags | getattr(os, "O_NOFOLLOW", 0)), "rb") as file:
-        status = os.fstat(file.fileno())
-        _check_regular(path, status.st_mode)
-        if status.st_size > limit:
-            raise OSError(errno.EFBIG, f"too large: {status.st_size} bytes where at most {limit} are read", str(path))
-        content = file.read(status.st_size + 1)
-    if len(content) != status.st_size:
-        raise OSError(errno.EIO, "its size changed while it was read", str(path))
+    file = os.fdopen(os.open(path, flags if follow_links else flags | getattr(os, "O_NOFOLLOW", 0)), "rb")
+    try:
+        _check_regular(path, os.fstat(file.fileno()).st_mode)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def read_exactly(file: IO[bytes], size: int) -> bytes:
+    """The rest of a file, which must be of this size."""
+    content = file.read(size + 1)
+    if len(content) != size:
+        raise OSError(errno.EIO, "its size changed while it was read", file.name)
     return content
 
 
@@ -43,6 +59,14 @@ def write_file(path: Path, content: bytes) -> None:
             partial.unlink()
         raise
     sync_folder(path.parent)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and its parents, where they are missing."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for each in missing:
+        sync_folder(each.parent)
 
 
 def sync_folder(folder: Path) -> None:

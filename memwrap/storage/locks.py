@@ -1,5 +1,8 @@
 """Locks between processes and threads, next to the file that they protect. They are released however a process ends."""
 
+import math
+import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -10,14 +13,19 @@ POLL_SECONDS = 0.2  # between two attempts to take a lock
 
 
 @contextmanager
-def exclusive(path: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Hold the lock of a path; `waiting` is called repeatedly while another process or thread holds it."""
-    lock = _lock(path)
+def exclusive(path: Path, waiting: Callable[[], None] = lambda: None, seconds: float = math.inf) -> Iterator[None]:
+    """Hold the lock of a path; `waiting` is called repeatedly while another process or thread holds it.
+
+    seconds: after which a TimeoutError is raised.
+    """
+    lock, started = _lock(path), time.monotonic()
     while True:
         try:
             lock.acquire(timeout=POLL_SECONDS, poll_interval=min(POLL_SECONDS, 0.05))
             break
         except Timeout:
+            if time.monotonic() - started > seconds:
+                raise TimeoutError(f"another process has held {lock.lock_file} for {seconds:.0f} seconds") from None
             waiting()
     try:
         yield
@@ -43,7 +51,9 @@ def exclusive_if_free(path: Path) -> Iterator[bool]:
 
 def _lock(path: Path) -> FileLock:
     file = path.with_name(f".{path.name}.lock")
-    file.open("ab").close()  # an OSError now: filelock would wait for ever for a file that cannot be created
+    # An OSError now: filelock would wait for ever for a file that cannot be created, and opens links and pipes.
+    flags = os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    os.close(os.open(file, flags, 0o666))
     return FileLock(file, fallback_to_soft=False)  # a soft lock would outlive a killed process
 
 

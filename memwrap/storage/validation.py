@@ -7,7 +7,10 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from memwrap.errors import MemwrapError
+from memwrap.storage.files import read_file
 from memwrap.version import __version__
+
+JSON_LIMIT = 32 << 20  # bytes; in memory, JSON may take twenty times as many
 
 
 class Record(BaseModel):
@@ -30,7 +33,7 @@ def parse(kind: type[_R], content: Any, error: type[MemwrapError], where: object
         escaped = kind.model_validate_json(json.dumps(_translate(content, _TO_PRIVATE)))
         restored: _R = _translate(escaped, _FROM_PRIVATE)
         return restored
-    except (ValidationError, ValueError, TypeError) as problem:
+    except (ValidationError, ValueError, TypeError, RecursionError) as problem:
         detail = describe(problem) if isinstance(problem, ValidationError) else str(problem)
         raise error(f"{where}: is damaged or incomplete: {detail}") from problem
 
@@ -55,7 +58,7 @@ def _translate(value: Any, table: dict[int, int]) -> Any:
 def read_json(path: Path, error: type[MemwrapError]) -> dict[str, Any]:
     """The JSON object in a file; FileNotFoundError and NotADirectoryError are left to the caller."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_file(path, JSON_LIMIT).decode())
     except (FileNotFoundError, NotADirectoryError):
         raise
     except (OSError, ValueError, RecursionError) as problem:

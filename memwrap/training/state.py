@@ -37,5 +37,7 @@ def restore_optimizer(model: nn.Module, optimizer: Optimizer, tensors: dict[str,
     for key, value in tensors.items():
         kind, name = key.split(" ", 1)
         parameter = parameters[name]
+        if value.shape != (() if kind == "step" else parameter.shape):
+            raise ValueError(f"{key} has shape {tuple(value.shape)}, the parameter {tuple(parameter.shape)}")
         # AdamW counts its steps on the CPU.
         optimizer.state[parameter][kind] = value.clone() if kind == "step" else value.to(parameter, copy=True)

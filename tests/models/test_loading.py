@@ -13,8 +13,10 @@ from torch.testing import assert_close
 
 import memwrap
 from memwrap import LoadError, MemoryClassifier, NonFiniteError, SaveError, WrapError
+from memwrap.models.memory_check import SAMPLED, check_memory, draw_rows
 from memwrap.storage import checkpoint
 from tests import networks
+from tests.sealing import seal
 
 
 @pytest.fixture
@@ -119,13 +121,14 @@ def test_another_classifier_than_the_saved_one_is_refused(
 
 
 def edit(folder: Path, path: list[str], value: object) -> None:
-    """Set one field of the manifest."""
+    """Set one field of the manifest, and all hashes accordingly."""
     manifest = json.loads((folder / "model.json").read_text())
     place = manifest
     for key in path[:-1]:
         place = place[key]
     place[path[-1]] = value
     (folder / "model.json").write_text(json.dumps(manifest))
+    seal(folder)
 
 
 def test_a_name_that_now_builds_another_network_is_noticed(model: MemoryClassifier, tmp_path: Path) -> None:
@@ -292,6 +295,80 @@ def test_a_memory_that_makes_no_sense_is_refused(
         memwrap.load(tmp_path)
 
 
+# What is proved: a memory that fits all hashes, but is not what the model makes of its images.
+
+
+@pytest.fixture
+def remembering(model: MemoryClassifier, tmp_path: Path) -> Path:
+    """A saved model with a memory of few images, all of which are computed again when it is loaded."""
+    images = torch.randn(6, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    model.remember(images, [0, 0, 1, 1, 2, 3])
+    model.save(tmp_path)
+    return tmp_path
+
+
+def swapped(tensor: Tensor) -> Tensor:
+    changed = tensor.clone()
+    changed[[0, 4]] = tensor[[4, 0]]
+    return changed
+
+
+@pytest.mark.parametrize("part", ["images", "encodings"])
+def test_a_memory_with_two_swapped_entries_is_noticed(part: str, remembering: Path) -> None:
+    memwrap.load(remembering)
+    replace_part(remembering, "memory", **{part: swapped(checkpoint.read(remembering)[1]["memory"][part])})
+    with pytest.raises(LoadError, match="another encoding"):
+        memwrap.load(remembering)
+
+
+def test_a_prediction_that_the_model_does_not_make_is_noticed(remembering: Path) -> None:
+    predictions = checkpoint.read(remembering)[1]["memory"]["predictions"]
+    for row in range(len(predictions)):
+        changed = predictions.clone()
+        changed[row] = (changed[row] + 1) % 4
+        replace_part(remembering, "memory", predictions=changed)
+        with pytest.raises(LoadError, match=f"image {row} has another prediction"):
+            memwrap.load(remembering)
+
+
+def test_a_memory_without_predictions_is_noticed(remembering: Path) -> None:
+    replace_part(remembering, "memory", predictions=GONE)
+    with pytest.raises(LoadError, match="without predictions"):
+        memwrap.load(remembering)
+
+
+def test_a_sample_of_a_large_memory_is_drawn_anew_each_time(model: MemoryClassifier) -> None:
+    model.remember(torch.randn(100, 3, 8, 8), [0] * 100)
+    assert model.remembered is not None
+    draws = [draw_rows(model.remembered) for _ in range(20)]
+    assert all(len(set(rows.tolist())) == SAMPLED for rows in draws)
+    assert len(torch.cat(draws).unique()) > 3 * SAMPLED
+
+
+def test_every_image_of_a_memory_can_be_computed_again(model: MemoryClassifier) -> None:
+    model.remember(torch.randn(300, 3, 8, 8), [0] * 300)
+    memory = model.remembered
+    assert memory is not None
+    rows = torch.arange(300)
+    check_memory(model, rows)
+    memory.images[271] += 0.5
+    with pytest.raises(LoadError, match="image 271 has another encoding"):
+        check_memory(model, rows)
+
+
+def test_weights_far_larger_than_the_classifier_are_not_read(
+    model: MemoryClassifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model.save(tmp_path)
+    replace_part(tmp_path, "weights", more=torch.zeros(10_000_000, dtype=torch.uint8))
+    read = checkpoint.StoredParts.__getitem__
+    parts: list[str] = []
+    monkeypatch.setattr(checkpoint.StoredParts, "__getitem__", lambda self, key: parts.append(key) or read(self, key))
+    with pytest.raises(LoadError, match="the weights hold"):
+        memwrap.load(tmp_path)
+    assert parts == []
+
+
 def test_saving_leaves_the_model_as_it_was(model: MemoryClassifier, images: Tensor, tmp_path: Path) -> None:
     model.remember(images, [0] * 5)
     model.train()
@@ -314,6 +391,7 @@ def test_a_manifest_with_nan_and_a_missing_file_is_an_error(model: MemoryClassif
     model.save(tmp_path)
     manifest = tmp_path / "model.json"
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "training": {"seconds": math.nan}}))
+    seal(tmp_path)
     next(tmp_path.glob("weights.*")).unlink()
     with pytest.raises(LoadError, match="weights"):
         memwrap.load(tmp_path)

@@ -9,7 +9,7 @@ import torch
 
 import memwrap
 from memwrap.data import DataSet, digits
-from memwrap.errors import DivergedError, LoadError, RunError
+from memwrap.errors import DivergedError, LoadError, MemwrapWarning, RunError
 from memwrap.models.base import EncoderModel
 from memwrap.runs.evaluation import evaluate_run
 from memwrap.runs.reporting import source_of
@@ -17,6 +17,7 @@ from memwrap.runs.run import Run, SavedModel, open_model, open_run
 from memwrap.runs.training import begin, resume
 from memwrap.storage import checkpoint
 from memwrap.training.settings import Settings
+from tests.sealing import seal
 
 SETTINGS = Settings(encoder="tiny", samples=32, epochs=2, batch_size=16, memory_size=8, remember=10)
 
@@ -112,6 +113,7 @@ def test_a_finished_model_without_its_probe_is_refused(data: DataSet, tmp_path: 
     content = json.loads(file.read_text())
     del content["files"]["probe"]
     file.write_text(json.dumps(content))
+    seal(file.parent)
     with pytest.raises(RunError, match="probe"):
         open_run(tmp_path / "run").model()
     with pytest.raises(LoadError, match="probe"):
@@ -138,6 +140,8 @@ def test_a_run_of_version_0_1_0_is_opened(data: DataSet, tmp_path: Path) -> None
         content = json.loads((path / name).read_text())
         content["memwrap"] = "0.1.0"
         del content[key]["scale"]
+        for later in ("root", "documents"):
+            content.pop(later, None)
         (path / name).write_text(json.dumps(content))
     assert sorted(json.loads((path / "run.json").read_text())) == [
         "classes",
@@ -151,7 +155,8 @@ def test_a_run_of_version_0_1_0_is_opened(data: DataSet, tmp_path: Path) -> None
         "settings",
         "versions",
     ]
-    resumed = resume(open_run(path), data)
+    with pytest.warns(MemwrapWarning, match="no root hash"):
+        resumed = resume(open_run(path), data)
     assert resumed.run.settings == training.run.settings
     assert resumed.train()
     assert open_run(path).model().layer.settings() == training.model.layer.settings()

@@ -209,7 +209,7 @@ def test_seconds_continue_counting(data: DataSet, tmp_path: Path) -> None:
     begin(path, data, SETTINGS, "default").train(after(3))
     settings, parts = checkpoint.read(path)
     settings["training"]["seconds"] = 1000.0
-    checkpoint.write(path, settings, parts)
+    open_run(path).write(settings, parts)
     begun = resume(open_run(path), data)
     begun.train()
     assert begun.seconds > 1000

@@ -1,5 +1,6 @@
 """The folder: whole at every moment of a save, and clear about what is wrong with it."""
 
+import hashlib
 import json
 import os
 import re
@@ -15,7 +16,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from memwrap import LoadError, SaveError
+from memwrap import LoadError, MemwrapWarning, SaveError
 from memwrap.storage import checkpoint
 
 OLD = {"weights": {"a": torch.zeros(3)}, "probe": {"b": torch.ones(2)}}
@@ -148,7 +149,7 @@ def test_a_model_that_is_replaced_while_it_is_read_comes_out_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoint.write(tmp_path, {}, OLD)
-    read_manifest = checkpoint._read_manifest
+    read_manifest = checkpoint.read_manifest
 
     def read_and_be_overtaken(folder: Path) -> dict[str, object]:
         monkeypatch.undo()
@@ -156,23 +157,205 @@ def test_a_model_that_is_replaced_while_it_is_read_comes_out_whole(
         checkpoint.write(tmp_path, {}, NEW)
         return manifest
 
-    monkeypatch.setattr(checkpoint, "_read_manifest", read_and_be_overtaken)
+    monkeypatch.setattr(checkpoint, "read_manifest", read_and_be_overtaken)
     assert_close(checkpoint.read(tmp_path)[1], NEW)
 
 
-def test_files_of_a_save_that_was_given_up_are_removed_when_they_are_old(tmp_path: Path) -> None:
+def test_what_no_manifest_lists_is_removed_by_the_next_save_however_young_or_old(tmp_path: Path) -> None:
     checkpoint.write(tmp_path, {}, OLD)
-    names = (".model.json.0123456789abcdef.partial", "weights.0123456789abcdef.safetensors")
-    abandoned = [tmp_path / name for name in names]
-    young = tmp_path / "memory.0123456789abcdef.safetensors"
-    foreign = [tmp_path / name for name in (".mine.partial", "data.0123456789abcdef.safetensors")]
-    for path in (*abandoned, young, *foreign):
-        path.write_text("half")
-    for path in (*abandoned, *foreign):
-        os.utime(path, (0, 0))
+    ours = (
+        ".model.json.0123456789abcdef.partial",
+        "weights.0123456789abcdef.safetensors",
+        "memory.0123456789abcdef.safetensors",
+    )
+    foreign = (".mine.partial", "data.0123456789abcdef.safetensors")
+    now = time.time()
+    for name, age in zip((*ours, *foreign), (0.0, now, -now, 0.0, now), strict=True):
+        (tmp_path / name).write_text("half")
+        os.utime(tmp_path / name, (now - age, now - age))
     checkpoint.write(tmp_path, {}, NEW)
-    assert not any(path.exists() for path in abandoned)
-    assert all(path.exists() for path in (young, *foreign))
+    assert not files(tmp_path) & set(ours)
+    assert files(tmp_path) >= set(foreign)
+
+
+def test_a_save_leaves_the_files_of_another_in_progress_though_the_clock_jumps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one waits for the lock while this one writes, removes, and lies about the time."""
+    monkeypatch.setattr(time, "time", lambda: 1e12)
+    with ThreadPoolExecutor(2) as pool:
+        for _ in range(20):
+            saves = [pool.submit(checkpoint.write, tmp_path, {}, each) for each in (OLD, NEW)]
+            for save in saves:
+                save.result()
+            checkpoint.read(tmp_path)
+    assert len(files(tmp_path)) == 3
+
+
+def test_an_unfinished_save_is_removed_only_where_the_manifest_can_be_read(tmp_path: Path) -> None:
+    checkpoint.write(tmp_path, {}, OLD)
+    kept = files(tmp_path)
+    (tmp_path / "model.json").write_text("{")
+    checkpoint.remove_leftovers(tmp_path)
+    assert files(tmp_path) == kept
+
+
+# The root hash
+
+
+def write_with_document(folder: Path, content: str = "{}") -> None:
+    (folder / "run.json").write_text(content)
+    documents = {"run.json": checkpoint.document_hash(folder / "run.json")}
+    checkpoint.write(folder, {"note": 1, "nested": {"b": [1.5, None], "a": "ä"}}, OLD, documents)
+
+
+def test_the_root_hash_is_that_of_the_manifest_as_documented(tmp_path: Path) -> None:
+    write_with_document(tmp_path)
+    content = manifest(tmp_path)
+    root = content.pop("root")
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    assert root == hashlib.sha256(text.encode()).hexdigest()
+    assert content["documents"] == {"run.json": hashlib.sha256(b"{}").hexdigest()}
+    for file in content["files"].values():  # type: ignore[attr-defined]
+        assert file["sha256"] == hashlib.sha256((tmp_path / file["name"]).read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize("edit", [{"note": 2}, {"memwrap": "0.1.0"}, {"documents": {}}, {"more": None}])
+def test_an_edited_manifest_is_named(edit: dict[str, object], tmp_path: Path) -> None:
+    write_with_document(tmp_path)
+    change(tmp_path, **edit)
+    with pytest.raises(LoadError, match=re.escape("model.json: was edited")):
+        checkpoint.read(tmp_path)
+
+
+def test_a_manifest_written_in_another_layout_is_the_same(tmp_path: Path) -> None:
+    write_with_document(tmp_path)
+    shuffled = dict(reversed(manifest(tmp_path).items()))
+    (tmp_path / "model.json").write_text(json.dumps(shuffled, indent=7, ensure_ascii=False))
+    assert_close(checkpoint.read(tmp_path)[1], OLD)
+
+
+def test_an_edited_document_is_named(tmp_path: Path) -> None:
+    write_with_document(tmp_path)
+    (tmp_path / "run.json").write_text("{ }")
+    with pytest.raises(LoadError, match=re.escape("run.json: was edited")):
+        checkpoint.read(tmp_path)
+
+
+def test_a_missing_document_is_named(tmp_path: Path) -> None:
+    write_with_document(tmp_path)
+    (tmp_path / "run.json").unlink()
+    with pytest.raises(LoadError, match=re.escape("run.json: cannot be read")):
+        checkpoint.read(tmp_path)
+
+
+def test_a_folder_without_a_root_hash_is_read_with_a_warning(tmp_path: Path) -> None:
+    checkpoint.write(tmp_path, {"note": 1}, OLD)
+    content = {key: value for key, value in manifest(tmp_path).items() if key not in ("root", "documents")}
+    (tmp_path / "model.json").write_text(json.dumps({**content, "memwrap": "0.1.0"}))
+    with pytest.warns(MemwrapWarning, match=r"no root hash, as memwrap 0\.1\.0"):
+        checkpoint.warn_without_root(tmp_path, checkpoint.read_manifest(tmp_path))
+    settings, parts = checkpoint.read(tmp_path)
+    assert settings == {"note": 1}
+    assert_close(parts, OLD)
+
+
+def test_a_folder_that_is_gone_is_not_made_again_unless_told(tmp_path: Path) -> None:
+    with pytest.raises(SaveError, match="cannot be written"):
+        checkpoint.write(tmp_path / "gone", {}, OLD, create=False)
+    assert not (tmp_path / "gone").exists()
+
+
+def test_a_checkpoint_of_another_run_is_not_replaced(tmp_path: Path) -> None:
+    write_with_document(tmp_path, "[1]")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(SaveError, match="another run"):
+        checkpoint.write(tmp_path, {}, NEW, {"run.json": "0" * 64}, create=False)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+# Before anything is read
+
+
+def lie_about_weights(folder: Path, content: bytes | None, size: int) -> None:
+    """Make the weights a file of this content and, beyond it, nothing: sparse, and listed with its size."""
+    path = weights_file(folder)
+    if content is not None:
+        path.write_bytes(content)
+    os.truncate(path, size)
+    listed = manifest(folder)["files"]
+    listed["weights"]["bytes"] = size  # type: ignore[index]
+    change(folder, files=listed, root=None)
+
+
+def test_a_file_larger_than_the_limit_is_not_opened(tmp_path: Path) -> None:
+    checkpoint.write(tmp_path, {}, OLD)
+    lie_about_weights(tmp_path, None, checkpoint.PART_LIMIT + 1)
+    with pytest.raises(LoadError, match="at most"):
+        checkpoint.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"[" * 100_000,
+        b'{"a": 1}',
+        b'{"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]}}',
+        b'{"a": {"dtype": "F32", "shape": [true], "data_offsets": [0, 4]}}',
+        b'{"a": {"dtype": "F31", "shape": [1], "data_offsets": [0, 4]}}',
+        b'{"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}',  # a file of gigabytes
+    ],
+)
+def test_a_header_that_lies_is_found_before_the_tensors_are_read(header: bytes, tmp_path: Path) -> None:
+    checkpoint.write(tmp_path, {}, OLD)
+    lie_about_weights(tmp_path, len(header).to_bytes(8, "little") + header, 4 << 30)
+    with checkpoint.open_parts(tmp_path)[1] as parts, pytest.raises(LoadError, match="not a safetensors file"):
+        parts.elements("weights")
+
+
+def test_elements_are_counted(tmp_path: Path) -> None:
+    tensors = {"a": torch.zeros(3, 4), "b": torch.zeros(2, dtype=torch.bool), "c": torch.zeros(()), "d": torch.zeros(0)}
+    checkpoint.write(tmp_path, {}, {"weights": tensors})
+    with checkpoint.open_parts(tmp_path)[1] as parts:
+        assert parts.elements("weights") == 15
+
+
+@pytest.mark.parametrize("name", ["model.json", "run.json", "weights"])
+@pytest.mark.parametrize("kind", ["pipe", "link"])
+def test_only_regular_files_are_read(name: str, kind: str, tmp_path: Path) -> None:
+    write_with_document(tmp_path)
+    path = weights_file(tmp_path) if name == "weights" else tmp_path / name
+    copy = tmp_path / "copy"
+    path.rename(copy)
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(copy)
+    with pytest.raises(LoadError, match=kind):
+        checkpoint.read(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link"])
+def test_a_lock_that_is_no_regular_file_is_not_opened(kind: str, tmp_path: Path) -> None:
+    checkpoint.write(tmp_path, {}, OLD)
+    lock, outside = tmp_path / ".model.json.lock", tmp_path / "outside"
+    if kind == "pipe":
+        os.mkfifo(lock)
+    else:
+        lock.symlink_to(outside)
+    with pytest.raises(SaveError, match="cannot be written"):
+        checkpoint.write(tmp_path, {}, NEW)
+    assert not outside.exists()
+
+
+def test_a_huge_manifest_is_not_read(tmp_path: Path) -> None:
+    checkpoint.write(tmp_path, {}, OLD)
+    os.truncate(tmp_path / "model.json", 1 << 40)
+    with pytest.raises(LoadError, match="too large"):
+        checkpoint.read(tmp_path)
 
 
 def manifest(folder: Path) -> dict[str, object]:
@@ -215,7 +398,7 @@ DAMAGES = {
         "files.weights.name is 'x'",
     ),
     "a file elsewhere": (
-        lambda folder: change(folder, files={"weights": {"name": "../../secret", "bytes": 1, "sha256": ""}}),
+        lambda folder: change(folder, files={"weights": {"name": "../../secret", "bytes": 1, "sha256": "0" * 64}}),
         "files.weights.name is '../../secret'",
     ),
     "a missing file": (lambda folder: weights_file(folder).unlink(), "cannot be read"),
@@ -223,7 +406,7 @@ DAMAGES = {
         lambda folder: weights_file(folder).write_bytes(weights_file(folder).read_bytes()[:-5]),
         "is not the file that was saved",
     ),
-    "another file": (lambda folder: flip_a_byte(weights_file(folder)), "or other content"),
+    "another file": (lambda folder: flip_a_byte(weights_file(folder)), "another hash"),
 }
 
 

@@ -1,0 +1,50 @@
+"""Whether a stored memory is what the model makes of its images: encodings and predictions computed again."""
+
+import torch
+from torch import Tensor
+
+from memwrap.errors import LoadError
+from memwrap.models.classifier import CHUNK_SIZE, MemoryClassifier
+from memwrap.nn.memory import RememberedMemory
+from memwrap.nn.modes import evaluation_mode
+from memwrap.nn.precision import exact_convolutions, exact_products
+
+SAMPLED = 8  # images of a memory that are encoded again when a model is loaded
+
+# How far a number may be from the stored one, relative to the largest: machines round differently, other architectures
+# and images differ by far more.
+TOLERANCES = {torch.float64: 1e-8, torch.float32: 5e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+
+
+def draw_rows(memory: RememberedMemory) -> Tensor:
+    """Some samples of a memory, other ones each time: nobody can know which ones will be looked at."""
+    generator = torch.Generator()
+    generator.seed()
+    return torch.randperm(len(memory), generator=generator)[:SAMPLED].to(memory.labels.device)
+
+
+def check_memory(model: MemoryClassifier, rows: Tensor) -> None:
+    """A LoadError unless the model gives the stored encodings and predictions of these samples (n,) of its memory."""
+    memory = model.remembered
+    assert memory is not None
+    if memory.predictions is None and len(memory) > 1:
+        raise LoadError(f"the memory holds {len(memory)} images without predictions; expected one for each")
+    for chunk in torch.split(rows, CHUNK_SIZE):
+        with evaluation_mode(model), exact_products(model.reference), exact_convolutions(model.reference):
+            encodings = model.encode(memory.images[chunk])
+            logits = None if memory.predictions is None else memory.logits_without(model.layer, chunk)
+        _compare(chunk, "encoding", (encodings - memory.encodings[chunk]).abs().amax(1), encodings)
+        if logits is not None and memory.predictions is not None:
+            chosen = logits.gather(1, memory.predictions[chunk].unsqueeze(1)).squeeze(1)
+            _compare(chunk, "prediction", logits.amax(1) - chosen, logits)
+
+
+def _compare(rows: Tensor, name: str, differences: Tensor, computed: Tensor) -> None:
+    """differences (n,): by how much the stored ones miss what was computed (n, ...)."""
+    allowed = TOLERANCES[computed.dtype] * float(computed.abs().max())
+    wrong = rows[~(differences <= allowed)].tolist()  # NaN, too
+    if wrong:
+        raise LoadError(
+            f"the memory was changed: its image {wrong[0]} has another {name} than the one stored with it "
+            f"({len(wrong)} of the {len(rows)} images that were computed again)"
+        )
