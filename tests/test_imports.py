@@ -14,6 +14,7 @@ ORDER = [
     "_lazy",
     "errors",
     "version",
+    "visible",
     "metrics",
     "nn",
     "storage",

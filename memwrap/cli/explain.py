@@ -18,11 +18,12 @@ from memwrap.errors import DataError, SaveError, SettingsError
 from memwrap.explain.attribution.baselines import check_baseline
 from memwrap.explain.attribution.methods import check_method
 from memwrap.report.create import Inputs, Source, create_report, explain_inputs
-from memwrap.report.page import render
+from memwrap.report.page import page_content
 from memwrap.report.record import HeatmapOptions, ReportRecord
 from memwrap.runs.reporting import source_of
 from memwrap.runs.run import Run, SavedModel, open_model
 from memwrap.storage.files import write_file
+from memwrap.visible import visible_name
 
 MOST_EXPLAINED = 50  # labelled images, if nothing else is asked for
 SUFFIXES = {"--html": (".html", ".htm"), "--figure": (".png", ".svg", ".pdf")}
@@ -71,7 +72,7 @@ def explain(path: Path, selection: ImageSelection, output: OutputOptions, readin
     else:
         inputs, unreadable = _labelled_inputs(folder, source, selection, _limit(selection, output), reading), []
     for each in unreadable:
-        errors.print(f"{each.path}: cannot be read, {each.reason}")
+        errors.print(visible_name(f"{each.path}: cannot be read, {each.reason}"))
     if not len(inputs):
         if output.as_json:
             print_json(unreadable)
@@ -186,7 +187,7 @@ def _write_report(report: ReportRecord, output: OutputOptions) -> None:
     if not output.as_json:
         plain_console().print(f"{count} {'image' if count == 1 else 'images'} explained, {unsure} of them unsure")
     if output.html is not None:
-        _write(output.html, render(report).encode())
+        _write(output.html, page_content(report))
     if output.figure is not None:
         from memwrap.report.figures import MOST_INPUTS, figure  # a heavy import
 

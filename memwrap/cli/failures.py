@@ -4,7 +4,6 @@ import errno
 import sys
 import traceback
 
-from memwrap.cli.visible import visible
 from memwrap.errors import (
     DataError,
     InputError,
@@ -18,6 +17,7 @@ from memwrap.errors import (
     WrapError,
     brief,
 )
+from memwrap.visible import visible
 
 UNEXPECTED = 1
 DIFFERENT = 6  # a report that its run does not confirm

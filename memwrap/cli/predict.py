@@ -10,6 +10,7 @@ from memwrap.data import UnreadableFile
 from memwrap.errors import DataError
 from memwrap.models.prediction import predict_files
 from memwrap.runs.run import open_model
+from memwrap.visible import visible_name
 
 
 def predict(run: Path, images: list[Path], device: str, as_json: bool) -> None:
@@ -19,10 +20,11 @@ def predict(run: Path, images: list[Path], device: str, as_json: bool) -> None:
     for result in predict_files(model, images):
         results.append(result)
         if isinstance(result, UnreadableFile):
-            errors.print(f"{result.path}: cannot be read, {result.reason}")
+            errors.print(visible_name(f"{result.path}: cannot be read, {result.reason}"))
         elif not as_json:
             doubt = ", unsure" if result.uncertain else ""
-            console.print(f"{result.path}: {result.prediction_name} ({result.probability:.1%}{doubt})")
+            line = f"{result.path}: {result.prediction_name} ({result.probability:.1%}{doubt})"
+            console.print(visible_name(line))
     if not results:
         raise DataError(f"there are no files in {', '.join(map(str, images))}; expected images")
     if as_json:

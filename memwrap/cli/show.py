@@ -9,6 +9,7 @@ from rich.table import Table
 from memwrap.explain.record import ExplanationRecord, SampleRecord
 from memwrap.explain.sentences import image_name, points
 from memwrap.report.page import LEAST_SHOWN
+from memwrap.visible import visible_name
 
 MOST_CLASSES = 30  # in the table of classes; of more, the worst
 WORST = 10
@@ -191,8 +192,9 @@ def explanation(console: Console, record: ExplanationRecord, shown: int) -> None
     second = ""
     if record.second is not None and record.second.probability >= LEAST_SHOWN:
         second = f"; then {record.second.prediction_name} ({percent(record.second.probability, 1)})"
-    console.print(f"{record.path}: {record.prediction_name} ({percent(record.probability, 1)}){label}{second}")
-    console.print(f"  {record.sentence}")
+    verdict = f"{record.path}: {record.prediction_name} ({percent(record.probability, 1)}){label}{second}"
+    console.print(visible_name(verdict))
+    console.print(f"  {visible_name(record.sentence)}")
     table = _table("", "weight", "without it")
     for head in ("predicted as", "label", "memory image"):
         table.add_column(head, overflow="fold")
@@ -208,15 +210,16 @@ def explanation(console: Console, record: ExplanationRecord, shown: int) -> None
         console.print(f"  and {len(hidden)} more with {together} together")
     if record.effect_sentence:
         console.print(f"  {record.effect_sentence}")
-    console.print(f"  {record.flip_sentence}\n")
+    console.print(f"  {visible_name(record.flip_sentence)}\n")
 
 
 def _sample_cells(sample: SampleRecord) -> tuple[str, ...]:
     differs = "" if sample.prediction in (None, sample.label) else " (differs)"
-    return (
+    cells = (
         percent(sample.weight, 1),
         "-" if sample.effect is None else f"{points(sample.effect)} points",
         sample.prediction_name or "-",
         f"{sample.label_name}{differs}",
         f"#{sample.index}" if sample.file is None else f"#{sample.index} {image_name(sample.file)}",
     )
+    return tuple(map(visible_name, cells))

@@ -9,8 +9,8 @@ import torch
 from rich.console import Console
 from rich.text import Text
 
-from memwrap.cli.visible import visible
 from memwrap.errors import SettingsError
+from memwrap.visible import visible
 
 
 class _VisibleText(Console):

@@ -9,18 +9,23 @@ from memwrap.cli.failures import DIFFERENT
 from memwrap.cli.terminal import device_named, errors, plain_console, print_json
 from memwrap.errors import DataError, RunError
 from memwrap.report.create import Source
-from memwrap.report.page import read_file, read_record
+from memwrap.report.page import read_page, read_record
 from memwrap.report.verification import MOST_LISTED, Verification, verify
 from memwrap.runs.reporting import source_of
 from memwrap.runs.run import open_model
 from memwrap.version import __version__
+from memwrap.visible import visible_name
 
 
 def verify_report(path: Path, run: Path | None, device: str, as_json: bool) -> None:
     """See `memwrap verify --help`."""
-    page = read_file(path)
+    page = read_page(path)
     try:
-        place = Path(read_record(page).run) if run is None else run
+        record = read_record(page)
+        place = Path(record.run) if run is None else run
+        if record.heatmaps is not None:
+            count, steps = len(record.explanations), record.heatmaps.max_steps
+            errors.print(f"explaining {count} images again, with heatmaps of at most {steps} steps: this may take long")
         result = verify(page, _source(place, device, given=run is not None), reading_bars(errors))
     except DataError as error:
         raise DataError(f"{path}: {error}") from error
@@ -28,7 +33,7 @@ def verify_report(path: Path, run: Path | None, device: str, as_json: bool) -> N
         print_json({"report": str(path), "run": str(place), **result.model_dump()})
     else:
         for line in _lines(result, path, place):
-            plain_console().print(line)
+            plain_console().print(visible_name(line))
     if not result.equal:
         raise typer.Exit(DIFFERENT)
 
@@ -46,7 +51,7 @@ def _lines(result: Verification, path: Path, place: Path) -> list[str]:
         other = f". It says that memwrap {result.memwrap_version} made it; this is {__version__}"
         return [
             f"equal: the page shows its data, and {place} gives the same for its {result.images} images. The images, "
-            "their names and labels, the run's path and the date are taken from the report"
+            "their names and labels, and the date are taken from the report"
             + (other if result.memwrap_version != __version__ else "")
         ]
     lines = []

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, computed_field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, computed_field, model_validator
 
 from memwrap.explain import sentences
 
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from memwrap.explain.attribution import Attribution, Deletion
     from memwrap.explain.explanation import Explanation, MemorySample
 
+LONGEST_TEXT = 8192  # characters: no file or class has a longer name
 SOONER = 0.01  # by which deleting highlighted pixels has to lower the mean probability for a heatmap to be reliable
 
 
@@ -19,7 +20,8 @@ def escape_surrogates(text: object) -> object:
     return text.encode(errors="backslashreplace").decode() if isinstance(text, str) else text
 
 
-Text = Annotated[str, BeforeValidator(escape_surrogates)]
+Text = Annotated[str, BeforeValidator(escape_surrogates), Field(max_length=LONGEST_TEXT)]
+Share = Annotated[float, Field(ge=0, le=1.001)]  # rounding may carry it a little beyond 1
 
 
 class FrozenRecord(BaseModel):
@@ -42,7 +44,7 @@ class MemoryImageRecord(FrozenRecord):
 class SampleRecord(MemoryImageRecord):
     """A memory image that a prediction used; see `memwrap.MemorySample`."""
 
-    weight: float
+    weight: Annotated[Share, Field(gt=0)]
     effect: float | None
     shares: tuple[float, ...] | None
 
@@ -52,7 +54,7 @@ class ClassRecord(FrozenRecord):
 
     prediction: int
     prediction_name: Text
-    probability: float
+    probability: Share
 
 
 class FlipSetRecord(FrozenRecord):
@@ -78,8 +80,8 @@ class CheckRecord(FrozenRecord):
 class DeletionRecord(FrozenRecord):
     """Mean probability while pixels are deleted: the most highlighted first, and in random order."""
 
-    score: float
-    random_score: float
+    score: Share
+    random_score: Share
 
 
 class HeatmapRecord(FrozenRecord):
@@ -94,6 +96,12 @@ class HeatmapRecord(FrozenRecord):
     still: tuple[int, ...]
     deletion: DeletionRecord
 
+    @model_validator(mode="after")
+    def _check(self) -> "HeatmapRecord":
+        if len({each is None for each in (self.steps, self.error, self.converged)}) > 1:
+            raise ValueError("steps, error and converged are not all given or all missing")
+        return self
+
     @computed_field  # type: ignore[prop-decorator]
     @property
     def reliable(self) -> bool:
@@ -107,7 +115,7 @@ class PredictionRecord(FrozenRecord):
     path: Text | None
     prediction: int
     prediction_name: Text
-    probability: float
+    probability: Share
     uncertain: bool | None
 
 
@@ -119,7 +127,7 @@ class ExplanationRecord(PredictionRecord):
     probabilities: tuple[float, ...]
     second: ClassRecord | None  # the second most probable class; None with one class
     memory_size: int
-    samples: tuple[SampleRecord, ...]
+    samples: Annotated[tuple[SampleRecord, ...], Field(min_length=1)]
     flip_set: FlipSetRecord
     check: CheckRecord
     heatmap: HeatmapRecord | None = None
@@ -176,8 +184,8 @@ class ExplanationRecord(PredictionRecord):
 
     def hidden_samples(self, count: int) -> tuple[SampleRecord, ...]:
         """The samples that `shown_samples` leaves out."""
-        shown = self.shown_samples(count)
-        return tuple(sample for sample in self.samples if sample not in shown)
+        shown = {sample.index for sample in self.shown_samples(count)}
+        return tuple(sample for sample in self.samples if sample.index not in shown)
 
     def further_title(self, sample: SampleRecord) -> str:
         """Why a sample is shown that is not among the strongest."""

@@ -77,8 +77,8 @@ def flip_sentence(record: "ExplanationRecord") -> str:
 
 
 def percent(share: float) -> str:
-    """0.8651 as 86.5 %."""
-    return f"{100 * share:.1f} %"
+    """0.8651 as 86.5 %; never -0.0 %."""
+    return f"{100 * share:z.1f} %"
 
 
 def points(change: float) -> str:

@@ -16,12 +16,13 @@ from memwrap.explain.record import ExplanationRecord, MemoryImageRecord, heatmap
 from memwrap.models.classifier import MemoryClassifier
 from memwrap.nn.memory import RememberedMemory
 from memwrap.nn.precision import exact_convolutions, exact_products
-from memwrap.report.pictures import exact_uri, heat_colours, heatmap_uri, small_uri
+from memwrap.report.pictures import exact_uri, heat_colours, heatmap_pixels, small_uri
 from memwrap.report.record import (
     Hashes,
     HeatmapOptions,
     ReportRecord,
     Seeds,
+    check_options,
     title_of,
     unused_indices,
 )
@@ -71,7 +72,20 @@ def create_report(
 
     `render` makes a page of it, `figure` a picture. title: the name of the run's folder if None.
     """
-    run = str(Path(source.path).absolute())
+    return create_with_pixels(source, inputs, shown, heatmaps, title, progress)[0]
+
+
+def create_with_pixels(
+    source: Source,
+    inputs: Inputs,
+    shown: int,
+    heatmaps: HeatmapOptions | None,
+    title: str | None = None,
+    progress: Progress | None = None,
+) -> tuple[ReportRecord, dict[str, Tensor]]:
+    """A report, and the pixels uint8 (C, H, W) of its pictures before any loss."""
+    check_options(shown, heatmaps, len(inputs))
+    run = absolute_path(source)
     explanations, maps = explain_inputs(source, inputs, shown, heatmaps, progress)
     memory = _memory_of(source.model)
     unused = [_memory_image(source, memory, index) for index in unused_indices(explanations, len(memory))]
@@ -90,7 +104,14 @@ def create_report(
     }
     # The record itself knows which pictures it needs.
     names = ReportRecord.model_construct(**fields, pictures={}).picture_names
-    return ReportRecord(**fields, pictures=_pictures(names, inputs.pixels.cpu(), memory_pixels(source.model), maps))
+    pixels = _picture_pixels(names, inputs.pixels.cpu(), memory_pixels(source.model), maps)
+    pictures = {name: (exact_uri if name.startswith("input-") else small_uri)(each) for name, each in pixels.items()}
+    return ReportRecord(**fields, pictures=pictures), pixels
+
+
+def absolute_path(source: Source) -> str:
+    """Of the run's folder, as reports name it."""
+    return str(Path(source.path).absolute())
 
 
 def explain_inputs(
@@ -179,21 +200,23 @@ def _heatmaps(
     return maps, deletions
 
 
-def _pictures(names: Sequence[str], pixels: Tensor, memory: Tensor, maps: Sequence[Attribution]) -> dict[str, str]:
-    """The pictures of these names; pixels (N, C, H, W), memory (M, C, H, W)."""
+def _picture_pixels(
+    names: Sequence[str], pixels: Tensor, memory: Tensor, maps: Sequence[Attribution]
+) -> dict[str, Tensor]:
+    """The pixels of the pictures of these names; pixels (N, C, H, W), memory (M, C, H, W)."""
     pictures = {}
     for name in names:
         kind, *numbers = name.split("-")
         first, *rest = map(int, numbers)
         if kind == "input":
-            pictures[name] = exact_uri(pixels[first - 1])
+            pictures[name] = pixels[first - 1]
         elif kind == "memory":
-            pictures[name] = small_uri(memory[first])
+            pictures[name] = memory[first]
         else:
             found = maps[first - 1]
             shown = memory[rest[0]] if rest else pixels[first - 1]
             attributions = found.samples[found.moved.index(rest[0])] if rest else found.input
-            pictures[name] = heatmap_uri(shown, positive_map(attributions).cpu(), heat_colours())
+            pictures[name] = heatmap_pixels(shown, positive_map(attributions).cpu(), heat_colours())
     return pictures
 
 

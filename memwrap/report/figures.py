@@ -9,6 +9,7 @@ from torch import Tensor
 from memwrap.explain.record import ExplanationRecord, SampleRecord
 from memwrap.report.pictures import pixels_in, scale_colours, to_image
 from memwrap.report.record import ReportRecord
+from memwrap.visible import visible_name
 
 INCH = 1.05  # of a picture
 MOST_INPUTS = 8  # to a figure: more cannot be read in print
@@ -141,7 +142,7 @@ def _whole_percent(share: float) -> str:
 
 def _short(name: str) -> str:
     """A name in LINES lines, cut after these."""
-    lines = textwrap.wrap(name, LETTERS)
+    lines = textwrap.wrap(visible_name(name), LETTERS)
     if len(lines) > LINES:
         lines = [*lines[: LINES - 1], f"{lines[LINES - 1][: LETTERS - 1]}…"]
     return "\n".join(lines)

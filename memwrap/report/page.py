@@ -13,10 +13,14 @@ from pydantic_core import from_json
 from memwrap.errors import DataError
 from memwrap.explain.sentences import image_name, percent, points
 from memwrap.report.pictures import scale_colours
-from memwrap.report.record import DEMO_TITLE, FORMAT, FORMAT_VERSION, MOST_LISTED, ReportRecord
+from memwrap.report.record import DEMO_TITLE, FORMAT, FORMAT_VERSION, MOST_LISTED, ReportRecord, title_of
+from memwrap.storage.files import read_file
 from memwrap.version import __version__
+from memwrap.visible import visible_name
 
-LARGEST_FILE = 1 << 30  # bytes
+# A report that is larger, or holds more values, takes gigabytes to read.
+LARGEST_FILE = 1 << 26  # bytes
+MOST_GROUPS, MOST_VALUES = 500_000, 8_000_000  # objects and lists in a record; values in all of them
 SCALE_STEPS = 9  # colours between which a browser mixes
 LEAST_SHOWN = 0.0005  # of probability: a second class with less would show as 0.0 %
 
@@ -30,6 +34,7 @@ def render(record: ReportRecord) -> str:
     colours = scale_colours(SCALE_STEPS).tolist()
     page: str = _template().render(
         record=record,
+        run_name=title_of(record.run),
         heading=record.title if record.title == DEMO_TITLE else f"Why “{record.title}” decided so",
         missing=_missing(record),
         most_listed=MOST_LISTED,
@@ -40,12 +45,23 @@ def render(record: ReportRecord) -> str:
     return page
 
 
-def read_file(path: Path) -> str:
+def page_content(record: ReportRecord) -> bytes:
+    """The content of a report's file; a DataError if it is larger than `verify` reads."""
+    page = render(record)
+    content = page.encode()
+    reason = f"it has {len(content):,} bytes" if len(content) > LARGEST_FILE else None
+    if reason := reason or _too_large(page[page.rindex("<script type=") :]):
+        raise DataError(
+            f"the report is too large: {reason}, expected at most {LARGEST_FILE:,} bytes; explain fewer images, or "
+            "show fewer memory images for each"
+        )
+    return content
+
+
+def read_page(path: Path) -> str:
     """The text of a report's file; a DataError says why it cannot be one."""
     try:
-        if path.stat().st_size > LARGEST_FILE:
-            raise DataError(f"{path}: has {path.stat().st_size:,} bytes; expected a report of at most {LARGEST_FILE:,}")
-        return path.read_bytes().decode()
+        return read_file(path, LARGEST_FILE, follow_links=True).decode()
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error}); expected a report of memwrap explain --html") from error
     except UnicodeDecodeError as error:
@@ -61,8 +77,11 @@ def read_record(page: str) -> ReportRecord:
                 "version that is named at its end, or make the report again"
             )
         raise _damaged("it has no record")
+    text = found[1]
+    if reason := _too_large(text):
+        raise _damaged(reason)
     try:
-        stored = from_json(found[1], allow_inf_nan=False)
+        stored = from_json(text, allow_inf_nan=False)
     except ValueError as error:
         raise _damaged(f"its record is not JSON ({error})") from error
     if not isinstance(stored, dict):
@@ -72,6 +91,13 @@ def read_record(page: str) -> ReportRecord:
         return ReportRecord.model_validate({**stored, "pictures": dict(_PICTURE.findall(page))})
     except ValidationError as error:
         raise _damaged(f"its record is not valid: {_first_error(error)}") from error
+
+
+def _too_large(record: str) -> str | None:
+    """Why the JSON of a record takes too much memory to read."""
+    if record.count("{") + record.count("[") > MOST_GROUPS or record.count(",") > MOST_VALUES:
+        return f"its record has more than {MOST_GROUPS:,} objects and lists, or {MOST_VALUES:,} values"
+    return None
 
 
 def _check_format(stored: dict[str, Any]) -> None:
@@ -115,6 +141,7 @@ def _template() -> Any:
     environment = Environment(
         loader=PackageLoader("memwrap.report", "templates"),
         autoescape=True,  # class and file names come from users
+        finalize=lambda value: visible_name(value) if type(value) is str else value,  # and not of what is safe
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -1,7 +1,7 @@
 """Checks that a picture's file holds pixels alone, so that a browser shows what Pillow reads.
 
-A palette, transparency, a gamma, a colour profile, an orientation or a second frame would change what a browser shows.
-So only the parts that a report writes are allowed.
+A palette, transparency, a gamma, a colour profile, an orientation, a second frame, interlaced or missing rows would
+change what a browser shows. So only files as a report writes them are allowed.
 """
 
 import struct
@@ -10,30 +10,41 @@ from collections.abc import Iterator
 
 PNG_START = b"\x89PNG\r\n\x1a\n"
 PNG_PARTS = ("IHDR", "IDAT", "IEND")
-PNG_COLOURS = {0: "grey", 2: "RGB"}
+PNG_COLOURS = {0: 1, 2: 3}  # grey and RGB: how many channels they have
 PNG_BITS = 8
+PNG_METHODS = (0, 0, 0)  # of compression, filters and interlacing
+PNG_FILTERS = 5  # that a row may have
+PNG_WINDOW = 0x78  # how a stream starts that is compressed with the whole window, as decoders may insist on less
 WEBP_PARTS = ("VP8 ",)  # pixels with loss; no alpha, no frames, no colour profile
+VP8_START = b"\x9d\x01\x2a"
+MOST_VALUES = 1 << 27  # of a picture: more take too much memory
+
+Shape = tuple[int, ...]  # (C, H, W)
 
 
-def check_png(content: bytes) -> None:
-    """Raise a ValueError for a PNG with anything that reports do not write."""
+def largest_file(shape: Shape) -> int:
+    """Bytes that a file of pixels (C, H, W) may have: some more than the pixels themselves."""
+    channels, height, width = shape
+    size = height * (1 + width * channels)
+    return size + size // 50 + 1024
+
+
+def check_png(content: bytes, expected: Shape | None = None) -> None:
+    """Raise a ValueError for a PNG with anything that reports do not write, or of another shape (C, H, W)."""
     if not content.startswith(PNG_START):
         raise ValueError("it is not a PNG, though it claims to be one")
     parts = list(_png_parts(content))
     names = [name for name, _ in parts]
     _check_names(names, PNG_PARTS, "PNG")
-    if [names[0], names[-1], names.count("IHDR"), names.count("IEND")] != ["IHDR", "IEND", 1, 1]:
-        raise ValueError(f"its parts are {', '.join(names)[:80]}; expected IHDR first and IEND last")
-    bits, colours = _exactly(parts[0][1], 8, 2)
-    if bits != PNG_BITS or colours not in PNG_COLOURS:
-        raise ValueError(
-            f"its pixels are of PNG colour type {colours} with {bits} bits; expected 0 (grey) or 2 (RGB) with "
-            f"{PNG_BITS} bits"
-        )
+    if names != ["IHDR", *["IDAT"] * (len(names) - 2), "IEND"] or parts[-1][1]:
+        raise ValueError(f"its parts are {', '.join(names)[:80]}; expected IHDR first and IEND last, which is empty")
+    shape = _png_shape(parts[0][1])
+    _check_shape(shape, expected)
+    _check_rows(b"".join(data for _, data in parts[1:-1]), shape)
 
 
-def check_webp(content: bytes) -> None:
-    """Raise a ValueError for a WebP with anything that reports do not write."""
+def check_webp(content: bytes, expected: Shape | None = None) -> None:
+    """Raise a ValueError for a WebP with anything that reports do not write, or of another shape (3, H, W)."""
     if content[:4] != b"RIFF" or content[8:12] != b"WEBP":
         raise ValueError("it is not a WebP, though it claims to be one")
     names, place = [], 12
@@ -42,8 +53,53 @@ def check_webp(content: bytes) -> None:
         (size,) = struct.unpack("<I", _exactly(content, place + 4, 4))
         place += 8 + size + size % 2
     _check_names(names, WEBP_PARTS, "WebP")
-    if len(names) != 1 or struct.unpack("<I", content[4:8])[0] != len(content) - 8:
-        raise ValueError("it does not hold exactly one picture")
+    if len(names) != 1 or place != len(content) or struct.unpack("<I", content[4:8])[0] != len(content) - 8:
+        raise ValueError("it does not hold exactly one picture, or is cut")
+    _check_shape(_webp_shape(_exactly(content, 20, 10)), expected)
+
+
+def _png_shape(header: bytes) -> Shape:
+    if len(header) != 13:
+        raise ValueError(f"it is cut, or its head has {len(header)} bytes; expected 13")
+    width, height, bits, colours, *methods = struct.unpack(">IIBBBBB", header)
+    if bits != PNG_BITS or colours not in PNG_COLOURS:
+        raise ValueError(
+            f"its pixels are of PNG colour type {colours} with {bits} bits; expected 0 (grey) or 2 (RGB) with "
+            f"{PNG_BITS} bits"
+        )
+    if tuple(methods) != PNG_METHODS:
+        raise ValueError(f"its compression, filters and interlacing are {methods}; expected 0, as browsers differ here")
+    return PNG_COLOURS[colours], height, width
+
+
+def _check_rows(stream: bytes, shape: Shape) -> None:
+    """That compressed rows are all there, each once, and nothing else."""
+    channels, height, width = shape
+    row = 1 + width * channels  # a row starts with its filter
+    reader = zlib.decompressobj()
+    try:
+        rows = reader.decompress(stream, height * row + 1)
+    except zlib.error as error:
+        raise ValueError(f"its pixels cannot be read ({error})") from error
+    if stream[0] != PNG_WINDOW or len(rows) != height * row or not reader.eof or reader.unused_data:
+        raise ValueError(f"its pixels are not the {height} rows that it claims to have, or more follow")
+    if max(rows[::row]) >= PNG_FILTERS:
+        raise ValueError(f"a row has filter {max(rows[::row])}; expected 0 to {PNG_FILTERS - 1}")
+
+
+def _webp_shape(header: bytes) -> Shape:
+    tag, width, height = int.from_bytes(header[:3], "little"), *struct.unpack("<HH", header[6:])
+    if tag & 1 or not tag & 16 or header[3:6] != VP8_START or max(width, height) >= 1 << 14:
+        raise ValueError("its head asks for another frame, no frame or another scale; expected one whole frame")
+    return 3, height, width
+
+
+def _check_shape(shape: Shape, expected: Shape | None) -> None:
+    if expected is not None and shape != expected:
+        raise ValueError(f"it has shape {shape}; expected {tuple(expected)}")
+    channels, height, width = shape
+    if not 0 < channels * height * width <= MOST_VALUES:
+        raise ValueError(f"it has shape {shape}; expected at least one pixel and at most {MOST_VALUES:,} values")
 
 
 def _png_parts(content: bytes) -> Iterator[tuple[str, bytes]]:

@@ -10,7 +10,7 @@ from PIL import Image
 from torch import Tensor
 
 from memwrap.errors import DataError, brief
-from memwrap.report.picture_files import check_png, check_webp
+from memwrap.report.picture_files import Shape, check_png, check_webp, largest_file
 
 EXACT_SIDE = 64  # pixels: up to this all pictures are stored without loss
 LOSSY = 82  # the quality of larger WebP pictures
@@ -32,9 +32,12 @@ def small_uri(pixels: Tensor) -> str:
     return _WEBP + _encoded(to_image(pixels), "WEBP", quality=LOSSY, method=4)
 
 
-def heatmap_uri(pixels: Tensor, heat: Tensor, colours: Tensor) -> str:
-    """Heat (H, W) from 0 to 1 in colours (256, 3), uint8, over the picture uint8 (C, H, W) in pale grey."""
-    return small_uri(blend(_at_most(pixels, LARGEST_HEATMAP), _at_most(heat[None], LARGEST_HEATMAP)[0], colours))
+def heatmap_pixels(pixels: Tensor, heat: Tensor, colours: Tensor) -> Tensor:
+    """Heat (H, W) from 0 to 1 in colours (256, 3), uint8, over the picture uint8 (C, H, W) in pale grey.
+
+    Pixels uint8 (3, h, w), no side longer than LARGEST_HEATMAP.
+    """
+    return blend(_at_most(pixels, LARGEST_HEATMAP), _at_most(heat[None], LARGEST_HEATMAP)[0], colours)
 
 
 @functools.cache
@@ -64,10 +67,13 @@ def to_image(pixels: Tensor) -> Image.Image:
     return Image.fromarray(pixels.permute(1, 2, 0).squeeze(-1).contiguous().numpy())
 
 
-def pixels_in(uri: str) -> Tensor:
-    """The pixels uint8 (C, H, W) of a picture; a DataError if it is none, or a browser might show something else."""
+def pixels_in(uri: str, shape: Shape | None = None) -> Tensor:
+    """The pixels uint8 (C, H, W) of a picture; a DataError if it is none, or a browser might show something else.
+
+    shape: (C, H, W) that it has to have, which is checked before it is decoded.
+    """
     try:
-        content = _plain_content(uri)
+        content = _plain_content(uri, shape)
     except ValueError as error:
         raise DataError(f"a picture in the report cannot be trusted: {error}") from error
     try:
@@ -78,12 +84,17 @@ def pixels_in(uri: str) -> Tensor:
     return rows.unsqueeze(0) if rows.ndim == 2 else rows.permute(2, 0, 1)
 
 
-def _plain_content(uri: str) -> bytes:
+def _plain_content(uri: str, shape: Shape | None) -> bytes:
     """The bytes of a PNG or WebP file as reports write them."""
     for start, check in ((_PNG, check_png), (_WEBP, check_webp)):
         if uri.startswith(start):
-            content = base64.b64decode(uri.removeprefix(start), validate=True)
-            check(content)
+            text = uri.removeprefix(start)
+            if shape is not None and len(text) > 4 * largest_file(shape) // 3 + 4:
+                raise ValueError(f"it has {len(text):,} characters, too many for a picture of shape {tuple(shape)}")
+            content = base64.b64decode(text, validate=True)
+            if base64.b64encode(content).decode() != text:
+                raise ValueError("its base64 is written in an unusual way")
+            check(content, shape)
             return content
     raise ValueError(f"it starts with {uri[:30]!r}; expected {_PNG} or {_WEBP}")
 

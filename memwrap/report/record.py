@@ -3,26 +3,34 @@
 import re
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Annotated, Final, Literal, NamedTuple
 
-from pydantic import ConfigDict, Field, PositiveInt, field_validator, model_validator
+from pydantic import ConfigDict, Field, PositiveInt, ValidationError, field_validator, model_validator
 
+from memwrap.errors import InputError
 from memwrap.explain.attribution.baselines import check_baseline
 from memwrap.explain.attribution.methods import check_method
 from memwrap.explain.record import ExplanationRecord, FrozenRecord, MemoryImageRecord, Text
+from memwrap.storage.validation import describe
 
 FORMAT: Final = "memwrap report"
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
 DEMO_TITLE = "memwrap demo"  # the title of the demo's report; others have the name of their run
 MOST_LISTED = 20  # in each list of the summary
 UNUSED_SHOWN = 12  # memory images that no input used
+# What a report may hold and ask for, so that making and verifying one takes bounded time and memory.
+MOST_IMAGES = 1000
+MOST_SHOWN = 100  # memory images for each
+MOST_STEPS = 4096
+LEAST_TOLERANCE, MOST_TOLERANCE = 1e-4, 0.1  # with a larger one, any heatmap would pass its check
 
 _VERSION = r"^[0-9]{1,4}(\.[0-9]{1,4}){0,3}((a|b|rc|\.dev|\.post)[0-9]{1,4})*$"
 _TIME = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}\+00:00$"
 _HASH = r"^[0-9a-f]{64}$"
 Hash = Annotated[str, Field(pattern=_HASH)]
+Shown = Annotated[int, Field(ge=1, le=MOST_SHOWN)]
 
 
 @dataclass(frozen=True)
@@ -33,8 +41,16 @@ class HeatmapOptions:
 
     method: str = "integrated_gradients"
     baseline: str = "white"
-    tolerance: Annotated[float, Field(gt=0)] = 0.01
-    max_steps: PositiveInt = 1024
+    tolerance: Annotated[float, Field(ge=LEAST_TOLERANCE, le=MOST_TOLERANCE)] = 0.01
+    max_steps: Annotated[int, Field(ge=1, le=MOST_STEPS)] = 1024
+
+
+class _Options(FrozenRecord):
+    """What a caller decides; see `check_options`."""
+
+    images: Annotated[int, Field(le=MOST_IMAGES)]
+    shown: Shown
+    heatmaps: HeatmapOptions | None
 
 
 class Hashes(FrozenRecord):
@@ -68,18 +84,18 @@ class ReportRecord(FrozenRecord):
     """
 
     format: Literal["memwrap report"] = FORMAT
-    format_version: Literal[2] = FORMAT_VERSION
+    format_version: Literal[3] = FORMAT_VERSION
     memwrap_version: Annotated[str, Field(pattern=_VERSION)]
     created: Annotated[str, Field(pattern=_TIME)]
     run: Text
     title: Text
     hashes: Hashes
     seeds: Seeds
-    shown: PositiveInt
+    shown: Shown
     heatmaps: HeatmapOptions | None
     image_size: tuple[PositiveInt, PositiveInt]  # height and width
     unused: Annotated[tuple[MemoryImageRecord, ...], Field(max_length=UNUSED_SHOWN)]
-    explanations: Annotated[tuple[ExplanationRecord, ...], Field(min_length=1)]
+    explanations: Annotated[tuple[ExplanationRecord, ...], Field(min_length=1, max_length=MOST_IMAGES)]
     pictures: Annotated[dict[str, str], Field(exclude=True, repr=False)]
 
     @field_validator("created")
@@ -176,6 +192,17 @@ class ReportRecord(FrozenRecord):
     @property
     def unused_count(self) -> int:
         return self.memory_size - len(self.uses)
+
+
+def check_options(shown: int, heatmaps: HeatmapOptions | None, images: int) -> None:
+    """Raise an InputError for options, or a number of images, that no report may have."""
+    try:
+        # As a dictionary: pydantic does not look into a dataclass that is there already.
+        _Options.model_validate(
+            {"images": images, "shown": shown, "heatmaps": None if heatmaps is None else asdict(heatmaps)}
+        )
+    except ValidationError as error:
+        raise InputError(f"a report cannot be made: {describe(error)}") from error
 
 
 def title_of(run: str) -> str:

@@ -1,7 +1,9 @@
 """Whether a report is genuine: its page shows its record, and its run gives the same record again."""
 
 import re
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from itertools import islice, zip_longest
 from typing import Any, Literal
 
@@ -10,25 +12,31 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
 from memwrap.data import Progress
-from memwrap.errors import DataError
+from memwrap.errors import DataError, brief
 from memwrap.explain.record import FrozenRecord, Text
 from memwrap.models.classifier import MemoryClassifier
-from memwrap.report.create import DELETION_SEED, Inputs, Source, create_report, hashes
+from memwrap.report.create import DELETION_SEED, Inputs, Source, absolute_path, create_with_pixels, hashes
 from memwrap.report.page import read_record, render
 from memwrap.report.pictures import is_exact, pixels_in
-from memwrap.report.record import ReportRecord, Seeds
+from memwrap.report.record import ReportRecord, Seeds, title_of
 from memwrap.version import __version__
+from memwrap.visible import visible_name
 
 MOST_LISTED = 100  # differences
 NUMBERS = 1e-5  # by which a number may differ; above 1 the same share of it
 HEATMAP_NUMBERS = 1e-3  # the same for the error and the deletion scores of heatmaps, where one pixel changes the order
-HEATMAP_LEVELS = 16  # of 255, by which a pixel of a heatmap may differ
-# Another version of the WebP encoder gives other pixels. So in pictures stored with loss each pixel may differ by some
-# levels, and squares of pixels by fewer, in their mean and in their mean absolute difference: a bright line next to a
-# dark one changes only the latter. Other efforts and qualities (78 to 84) of the encoder changed photos, noise and
-# heatmaps by up to 46, 8.4 and 13.2 levels.
-SQUARE, LOSSY_MEAN, LOSSY_APART, LOSSY_PIXEL = 8, 12, 16, 56
+SQUARE = 8  # pixels: the side of the squares in which pictures are compared
+# Levels, of 255, by which heatmaps may differ: a pixel, a square in its mean, all pixels in their mean. Rounding
+# changes few pixels (weights that differ by 2e-6 of themselves: 6, 0.7 and 0.01 levels), a drawing changes many.
+HEATMAP_PIXEL, HEATMAP_SQUARE, HEATMAP_MEAN = 16, 2, 0.5
+# Another version of the WebP encoder gives other pixels, so pictures stored with loss are compared with the pixels
+# before the loss. In each square their mean error may be larger than that of our own encoding by LOSSY_MORE; where that
+# is small, by half of it and LOSSY_LEAST. So what is drawn on a picture is lost in the loss of its encoding. Besides,
+# squares may differ from our own encoding by LOSSY_MEAN in their mean, and pixels by LOSSY_PIXEL. Other efforts of the
+# encoder, and qualities of 81 to 83, gave up to 4.7, 3.7, 8.0 and 36 levels.
+LOSSY_MORE, LOSSY_LEAST, LOSSY_MEAN, LOSSY_PIXEL = 5.0, 3.8, 8.5, 56
 CONTEXT, LONGEST = 60, 160  # characters shown before a difference, and in all
+CLOCKS = timedelta(days=1)  # by which the clocks of two machines may differ
 
 
 PageState = Literal["equal", "different", "not checked"]
@@ -60,8 +68,7 @@ class Verification(FrozenRecord):
 def verify(page: str, source: Source, progress: Progress | None = None) -> Verification:
     """Compare a page with what its record renders to, and the record with what `source` gives for the same inputs."""
     record = read_record(page)
-    pixels = _input_pixels(record)
-    _check_fit(record, pixels, source.model)
+    pixels = _input_pixels(record, source.model)
     state, differences = _compare_page(page, record)
     inputs = Inputs(pixels, [str(each.path) for each in record.explanations], _labels(record))
     differences += islice(_compare_record(record, source, inputs, progress), MOST_LISTED)
@@ -79,44 +86,70 @@ def _labels(record: ReportRecord) -> list[int] | None:
     return labels or None
 
 
-def _input_pixels(record: ReportRecord) -> Tensor:
-    """uint8 (N, C, H, W)"""
-    pixels = [pixels_in(record.pictures[f"input-{number}"]) for number, _ in record.numbered]
-    if shapes := {tuple(each.shape) for each in pixels} - {tuple(pixels[0].shape)}:
-        raise DataError(f"the report is damaged: its images have shapes {tuple(pixels[0].shape)} and {min(shapes)}")
-    return torch.stack(pixels)
-
-
-def _check_fit(record: ReportRecord, pixels: Tensor, model: MemoryClassifier) -> None:
-    """Whether the model can classify the report's images at all."""
-    shape, classes = tuple(pixels.shape[1:]), model.layer.num_classes
-    expected = tuple(model.get_transform().shape)
+def _input_pixels(record: ReportRecord, model: MemoryClassifier) -> Tensor:
+    """uint8 (N, C, H, W), of the size and with the labels that the model knows."""
+    shape, classes = model.get_transform().shape, model.layer.num_classes
     hint = "the report is damaged or of another run, which --run can name"
-    if shape != expected:
-        raise DataError(f"the report's images have shape {shape}, the run's model takes {expected}; {hint}")
+    pixels = []
     for number, each in record.numbered:
         if each.label is not None and not 0 <= each.label < classes:
             raise DataError(f"image {number} has label {each.label}, the model has classes 0 to {classes - 1}; {hint}")
+        try:
+            pixels.append(pixels_in(record.pictures[f"input-{number}"], tuple(shape)))
+        except DataError as error:
+            raise DataError(f"image {number}: {error}; {hint}") from error
+    return torch.stack(pixels)
 
 
 def _compare_page(page: str, record: ReportRecord) -> tuple[PageState, list[Difference]]:
-    rendered = render(record)
-    if page == rendered:
+    try:
+        rendered = render(record)
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        raise DataError(f"the report is damaged: its values cannot be shown ({brief(error)})") from error
+    if page == rendered and _release(record.memwrap_version) <= _release(__version__):
         return "equal", []
     if record.memwrap_version != __version__:
         return "not checked", []
-    lines, expected = page.split("\n"), rendered.split("\n")
-    pairs = list(zip_longest(lines, expected, fillvalue="(no line)"))
-    differing = [line for line, (one, other) in enumerate(pairs) if one != other]
-    # After a line too many or too few, all others differ.
-    listed = differing[:MOST_LISTED] if len(lines) == len(expected) else differing[:1]
-    return "different", [_text_difference(f"page, {_place(expected, line)}", *pairs[line]) for line in listed]
+    places = [(found.start(), " ".join(filter(None, found.groups()))) for found in _PLACE.finditer(rendered)]
+    pairs: Iterable[tuple[str, str, int]]  # lines that may differ, and where they start in what was rendered
+    if page.count("\n") == rendered.count("\n"):
+        pairs = _lines(page, rendered)
+    else:  # after a line too many or too few, all others differ
+        start = rendered.rfind("\n", 0, _first_difference(page, rendered)) + 1
+        pairs = [("".join(page[start:].partition("\n")[:2]), "".join(rendered[start:].partition("\n")[:2]), start)]
+    return "different", [
+        _text_difference(f"page, {_place(places, start)}", one, other)
+        for one, other, start in islice((pair for pair in pairs if pair[0] != pair[1]), MOST_LISTED)
+    ]
 
 
-def _place(lines: list[str], line: int) -> str:
-    """The image or section that a line of a page belongs to."""
-    found = next((found for text in reversed(lines[: line + 1]) if (found := _PLACE.search(text))), None)
-    return "head" if found is None else " ".join(part for part in found.groups() if part)
+def _release(version: str) -> tuple[int, ...]:
+    """ "0.2.0rc1" -> (0, 2, 0)"""
+    found = re.match(r"[0-9.]*[0-9]", version)
+    return tuple(map(int, found[0].split("."))) if found else ()
+
+
+def _lines(page: str, rendered: str) -> Iterator[tuple[str, str, int]]:
+    start = 0
+    for one, other in zip(page.split("\n"), rendered.split("\n"), strict=True):
+        yield one, other, start
+        start += len(other) + 1
+
+
+def _place(places: Sequence[tuple[int, str]], start: int) -> str:
+    """The image or section of the line that starts here. places: where each starts, and its name."""
+    before = bisect_right(places, start, key=lambda place: place[0])
+    return places[before - 1][1] if before else "head"
+
+
+def _first_difference(one: str, other: str) -> int:
+    """The place of the first character that differs; the length of the longer one if none does."""
+    step = 1 << 16  # in steps, as a page may have megabytes in a line
+    for start in range(0, max(len(one), len(other)), step):
+        if one[start : start + step] != other[start : start + step]:
+            pairs = zip_longest(one[start : start + step], other[start : start + step])
+            return start + next(place for place, (first, second) in enumerate(pairs) if first != second)
+    return max(len(one), len(other))
 
 
 def _compare_record(
@@ -128,23 +161,29 @@ def _compare_record(
         *_compare(record.seeds, Seeds(run=source.seed, deletion=DELETION_SEED), "seeds", NUMBERS),
     ]
     yield from sources
+    yield from _compare(title_of(record.run), title_of(absolute_path(source)), "name of the run's folder", NUMBERS)
+    now = datetime.now(UTC)
+    if datetime.fromisoformat(record.created) > now + CLOCKS:
+        yield Difference(where="created", reported=record.created, found=f"now it is {now.isoformat('T', 'seconds')}")
     if sources:
         return  # made from something else, so nothing else can agree
-    again = create_report(source, inputs, shown=record.shown, heatmaps=record.heatmaps, progress=progress)
+    again, pixels = create_with_pixels(source, inputs, record.shown, record.heatmaps, progress=progress)
     yield from _compare(record.image_size, again.image_size, "image_size", NUMBERS)
     yield from _compare(record.unused, again.unused, "unused", NUMBERS)
     for (number, reported), found in zip(record.numbered, again.explanations, strict=True):
-        yield from _compare(reported, found, f"image {number} ({found.path}): ", NUMBERS)
-    for name, found_uri in again.pictures.items():
-        levels = HEATMAP_LEVELS if name.startswith("heatmap") else 0
-        if wrong := _compare_picture(record.pictures.get(name, ""), found_uri, levels):
+        yield from _compare(reported, found, f"image {number} ({visible_name(str(found.path))}): ", NUMBERS)
+    for name, original in pixels.items():
+        own = again.pictures[name]
+        if wrong := _compare_picture(record.pictures.get(name, ""), own, original, name.startswith("heatmap")):
             yield Difference(where=f"picture {name}", reported=wrong, found="another picture")
 
 
 def _compare(reported: Any, found: Any, where: str, tolerance: float) -> Iterator[Difference]:
     """Equal classes, indices and order; numbers within the tolerance."""
     if isinstance(found, FrozenRecord) and type(reported) is type(found):
-        for name in type(found).model_fields:
+        kind = type(found)
+        verdicts = (name for name, each in kind.model_computed_fields.items() if each.return_type is bool)
+        for name in (*kind.model_fields, *verdicts):  # a verdict may differ though all numbers are within tolerance
             within = HEATMAP_NUMBERS if name == "heatmap" else tolerance
             separator = "" if where.endswith(": ") else "."
             yield from _compare(getattr(reported, name), getattr(found, name), f"{where}{separator}{name}", within)
@@ -160,37 +199,57 @@ def _compare(reported: Any, found: Any, where: str, tolerance: float) -> Iterato
         yield _text_difference(where, str(reported), str(found))
 
 
-def _compare_picture(reported: str, found: str, levels: int) -> str | None:
-    """What is wrong with a reported picture. levels: by which pixels stored without loss may differ."""
-    if reported == found:
+def _compare_picture(reported: str, own: str, pixels: Tensor, is_heatmap: bool) -> str | None:
+    """What is wrong with a reported picture. own: as this machine stores pixels uint8 (C, H, W)."""
+    if reported == own:
         return None
-    if is_exact(reported) != is_exact(found):
-        return f"a picture that starts with {reported[:30]!r}, expected {found.partition(',')[0]}"
+    if is_exact(reported) != is_exact(own):
+        return f"a picture that starts with {reported[:30]!r}, expected {own.partition(',')[0]}"
+    _, height, width = pixels.shape
     try:
-        first, second = pixels_in(reported), pixels_in(found)
+        shown = pixels_in(reported, (len(pixels) if is_exact(own) else 3, height, width))
     except DataError as error:
         return str(error)
-    tolerance = levels if is_exact(found) else None
-    if first.shape == second.shape and _look_alike(first.float(), second.float(), tolerance):
-        return None
-    return "one picture"
+    if is_exact(own):
+        same = _same_heat(shown, pixels) if is_heatmap else shown.equal(pixels)
+    else:
+        same = _same_with_loss(shown, pixels_in(own), pixels, HEATMAP_SQUARE if is_heatmap else 0)
+    return None if same else "one picture"
 
 
-def _look_alike(first: Tensor, second: Tensor, levels: int | None) -> bool:
-    """levels: None where they are stored with loss."""
-    apart = first - second
-    if levels is not None:
-        return bool(apart.abs().max() <= levels)
-    means, spreads = (
-        avg_pool2d(each, SQUARE, ceil_mode=True, count_include_pad=False) for each in (apart, apart.abs())
+def _same_heat(shown: Tensor, pixels: Tensor) -> bool:
+    """Whether two heatmaps stored without loss, uint8 (3, H, W), differ by rounding only."""
+    apart = (shown.float() - pixels.float()).abs()
+    return bool(
+        apart.max() <= HEATMAP_PIXEL
+        and _means(apart).max() <= HEATMAP_SQUARE
+        and apart.mean(dim=(1, 2)).max() <= HEATMAP_MEAN
     )
-    return bool(means.abs().max() <= LOSSY_MEAN and spreads.max() <= LOSSY_APART and apart.abs().max() <= LOSSY_PIXEL)
+
+
+def _same_with_loss(shown: Tensor, own: Tensor, pixels: Tensor, slack: float) -> bool:
+    """Whether a picture is one of these pixels. own: our encoding of them. slack: levels for other rounding."""
+    shown, own, pixels = shown.float(), own.float(), pixels.float()  # (3, H, W), pixels may be grey
+    error, own_error = _means((shown - pixels).abs()), _means((own - pixels).abs())
+    most = torch.minimum(own_error + LOSSY_MORE, 1.5 * own_error + LOSSY_LEAST) + slack
+    apart = shown - own
+    return bool(
+        (error <= most).all()
+        and _means(apart).abs().max() <= LOSSY_MEAN + slack
+        and apart.abs().max() <= LOSSY_PIXEL + slack
+    )
+
+
+def _means(values: Tensor) -> Tensor:
+    """Of each square of values (C, H, W)."""
+    return avg_pool2d(values, SQUARE, ceil_mode=True, count_include_pad=False)
 
 
 def _text_difference(where: str, reported: str, found: str) -> Difference:
-    """The part in which two texts start to differ, with invisible characters written out."""
-    pairs = zip_longest(reported, found)
-    start = max(0, next(place for place, (one, other) in enumerate(pairs) if one != other) - CONTEXT)
+    """The part in which two texts start to differ, with invisible characters written out, and all blanks but one."""
+    start = max(0, _first_difference(reported, found) - CONTEXT)
     texts = [("..." if start else "") + text[start : start + LONGEST] for text in (reported, found)]
     shown = ["".join(each if each.isprintable() else f"\\u{ord(each):04x}" for each in text) for text in texts]
-    return Difference(where=where, reported=shown[0] or "nothing", found=shown[1] or "nothing")
+    return Difference(
+        where=where, reported=visible_name(shown[0]) or "nothing", found=visible_name(shown[1]) or "nothing"
+    )

@@ -377,6 +377,20 @@ def test_flags_that_do_not_fit_are_refused_before_anything_is_read(
     assert [path.name for path in tmp_path.iterdir()] == ["taken.html"]
 
 
+def test_a_report_that_verify_would_not_read_is_not_written(
+    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    html = tmp_path / "why.html"
+    assert "max_steps is 5000" in fails(2, "explain", trained.run, "--heatmaps", "--max-steps", 5000, "--html", html)
+    assert "shown is 101" in fails(2, "explain", trained.run, "--shown", 101, "--html", html)
+    monkeypatch.setattr("memwrap.report.page.LARGEST_FILE", 10_000)
+    assert "10,000 bytes" in fails(3, "explain", trained.run, "--html", html)
+    monkeypatch.undo()
+    monkeypatch.setattr("memwrap.report.page.MOST_VALUES", 10)
+    assert "10 values" in fails(3, "explain", trained.run, "--html", html)
+    assert not html.exists()
+
+
 @pytest.mark.parametrize("flags", [["--limit", "0"], ["--shown", "0"], ["--max-steps", "0"]])
 def test_numbers_that_make_no_sense_are_refused(flags: list[str]) -> None:
     assert "greater than or equal to 1" in fails(2, "explain", "run", *flags)

@@ -1,5 +1,6 @@
 """memwrap verify: genuine reports, what differs in others, and files and runs that are none."""
 
+import os
 import re
 import shutil
 from pathlib import Path
@@ -10,7 +11,7 @@ from PIL import Image
 import memwrap
 from memwrap.report import read_record, render
 from memwrap.report.pictures import pixels_in, to_image
-from tests.cli import QUICK, fails, photos, run, succeeds
+from tests.cli import QUICK, fails, photos, picture, run, succeeds
 from tests.cli.conftest import Trained
 from tests.report.test_pictures import uri_of
 
@@ -87,8 +88,19 @@ def test_the_first_of_several_differences_is_named_and_the_others_counted(edited
 
 
 def test_a_run_that_has_moved_is_named_by_a_flag(report: Path, trained: Trained, tmp_path: Path) -> None:
-    moved = shutil.copytree(trained.run, tmp_path / "moved")
+    moved = shutil.copytree(trained.run, tmp_path / "elsewhere" / trained.run.name)
     assert str(moved) in succeeds("verify", report, "--run", moved).out
+
+
+def test_a_run_of_another_name_is_not_the_one_that_the_headline_names(
+    report: Path, trained: Trained, tmp_path: Path
+) -> None:
+    renamed = shutil.copytree(trained.run, tmp_path / "another")
+    result = run("verify", report, "--run", renamed)
+    assert result.code == 6
+    where, reported, found = result.out.splitlines()
+    assert where == "differs: name of the run's folder"
+    assert (reported.split()[-1], found.split()[-1]) == (trained.run.name, "another")
 
 
 def test_a_run_that_is_gone_is_an_error(edited: Path, tmp_path: Path) -> None:
@@ -109,7 +121,7 @@ def test_another_run_is_reported_by_its_hash(report: Path, trained: Trained, tmp
     result = run("verify", report, "--run", tmp_path / "other")
     assert result.code == 6
     assert result.out.startswith("differs: hashes.model\n")
-    assert "and 2 other differences" in result.out
+    assert "and 3 other differences" in result.out, "its seed and its name, too"
 
 
 def test_a_run_without_a_memory_is_refused(report: Path, data: Path, out: Path) -> None:
@@ -160,8 +172,8 @@ def test_a_file_that_is_no_report_is_an_error(tmp_path: Path, content: bytes, wo
         (re.compile(r'"uncertain": (\w+), "label": \d'), r'"uncertain": \1, "label": 99', ["image 1", "99", "0 to 1"]),
         ('"baseline": "white", "tolerance"', '"baseline": "pink", "tolerance"', ["heatmaps", "pink"]),
         ('"title": "run"', '"title": "Certified"', ["Certified", "run"]),
-        ('"format_version": 2', '"format_version": 3', ["format version 3"]),
-        ('"format_version": 2', '"format_version": "2"', ["format version '2'"]),
+        ('"format_version": 3', '"format_version": 4', ["format version 4"]),
+        ('"format_version": 3', '"format_version": "3"', ["format version '3'"]),
     ],
     ids=["kind", "key", "label", "baseline", "title", "newer", "text"],
 )
@@ -196,6 +208,29 @@ def test_a_picture_that_a_browser_shows_turned_is_refused(edited: Path) -> None:
 def test_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     assert "none.html: cannot be read" in fails(3, "verify", tmp_path / "none.html")
     assert "cannot be read" in fails(3, "verify", tmp_path)
+
+
+def test_what_is_no_file_is_answered_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", "/dev/zero"):
+        assert "expected a regular file" in fails(3, "verify", path)
+
+
+def test_a_name_writes_no_line_of_its_own(trained: Trained, tmp_path: Path) -> None:
+    """As a line that says "equal" would be taken for the answer."""
+    picture(tmp_path / "a\nequal: b.png", 0, seed=3)
+    for command in ("explain", "predict"):
+        out = succeeds(command, trained.run, tmp_path).out
+        assert "a\\nequal: b.png" in out
+    html = tmp_path / "why.html"
+    succeeds("explain", trained.run, tmp_path, "--html", html)
+    record = read_record(html.read_text())
+    (first,) = record.explanations
+    forged = first.model_copy(update={"probability": 0.123})
+    html.write_text(render(record.model_copy(update={"explanations": (forged,)})))
+    result = run("verify", html)
+    assert result.code == 6
+    assert not [line for line in result.out.splitlines() if line.startswith("equal")]
 
 
 def test_a_device_that_is_not_there_is_an_error(report: Path) -> None:

@@ -328,15 +328,6 @@ def scaled(pixels: Tensor) -> bytes:
     return bytes(content)
 
 
-def padded(pixels: Tensor) -> bytes:
-    """With bytes after the pixels, inside of their part."""
-    part = webp(pixels)[12:]
-    (size,) = struct.unpack("<I", part[4:8])
-    longer = part[8 : 8 + size] + b"x" * 64
-    longer += b"\0" * (len(longer) % 2)
-    return riff(b"VP8 " + struct.pack("<I", len(longer)) + longer)
-
-
 def transparent(pixels: Tensor) -> Image.Image:
     """Half of it cannot be seen."""
     picture = to_image(pixels)
@@ -545,7 +536,6 @@ LOSSY_FORGERIES: dict[str, Forgery] = {
     "WebP, another size": memory_as(lambda pixels: uri(webp(pixels[:, :-1]), WEBP)),
     "WebP, 16000 x 16000": memory_as(lambda pixels: uri(sized(webp(pixels), 16000), WEBP)),
     "WebP, scaled": memory_as(scaled, WEBP),
-    "WebP, bytes in the pixels": memory_as(padded, WEBP),
     "WebP, bytes after the end": memory_as(lambda pixels: uri(webp(pixels) + b"more", WEBP)),
     "WebP, two pictures": memory_as(lambda pixels: uri(riff(webp(pixels)[12:], webp(255 - pixels)[12:]), WEBP)),
     "WebP, orientation": memory_as(lambda pixels: exif(pixels, "WEBP"), WEBP),

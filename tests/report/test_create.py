@@ -13,9 +13,10 @@ from torch.testing import assert_close
 from memwrap import InputError, MemoryClassifier, NoMemoryError, Transform, __version__
 from memwrap.attribution import deletion, heatmaps
 from memwrap.data import generator
-from memwrap.report import HeatmapOptions, Inputs, Source, create_report, verify
+from memwrap.report import HeatmapOptions, Inputs, Source, create, create_report, verify
 from memwrap.report.create import RANDOM_ORDERS, explain_inputs, hashes, memory_pixels
 from memwrap.report.pictures import blend, exact_uri, heat_colours, pixels_in
+from memwrap.report.record import MOST_IMAGES, MOST_SHOWN, MOST_STEPS
 from tests.report import COLOUR, GRAY, STEPS, ReportWorld, make_report, network, noise
 
 INPUTS = Inputs(noise(2), ("a.png", "b.png"), torch.tensor([0, 3]))
@@ -24,7 +25,7 @@ INPUTS = Inputs(noise(2), ("a.png", "b.png"), torch.tensor([0, 3]))
 def test_a_record_holds_what_the_report_was_made_from(model: MemoryClassifier) -> None:
     world = make_report(model, noise(3), shown=5, heatmaps=STEPS)
     record = world.record
-    assert (record.format, record.format_version, record.memwrap_version) == ("memwrap report", 2, __version__)
+    assert (record.format, record.format_version, record.memwrap_version) == ("memwrap report", 3, __version__)
     assert (record.run, record.title, record.shown, record.heatmaps) == ("/runs/noise", "noise", 5, STEPS)
     assert (record.seeds.run, record.seeds.deletion, record.image_size) == (7, 0, (4, 4))
     assert [each.path for each in record.explanations] == ["picture 0.png", "picture 1.png", "picture 2.png"]
@@ -129,9 +130,9 @@ def test_heatmaps_are_of_the_memory_images_shown_and_tested_by_seeded_deletion(r
 @pytest.mark.parametrize(
     ("options", "steps"),
     [
-        ({"tolerance": 1e9, "max_steps": 64}, 32),
-        ({"tolerance": 1e-12, "max_steps": 64}, 64),
-        ({"tolerance": 1e-12, "max_steps": 3}, 3),
+        ({"tolerance": 0.1, "max_steps": 64}, 32),
+        ({"tolerance": 1e-4, "max_steps": 64}, 64),
+        ({"tolerance": 1e-4, "max_steps": 3}, 3),
         ({"method": "input_x_gradient", "baseline": "black"}, None),
     ],
 )
@@ -142,6 +143,28 @@ def test_options_of_heatmaps_are_used(model: MemoryClassifier, options: dict[str
     assert heatmap.baseline == options.get("baseline", "white")
     if steps is None:
         assert (heatmap.error, heatmap.converged) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("shown", "options", "value"),
+    [
+        (MOST_SHOWN + 1, HeatmapOptions(), "shown is 101"),
+        (1, HeatmapOptions(max_steps=MOST_STEPS + 1), "max_steps is 4097"),
+        (1, HeatmapOptions(tolerance=0.2), "tolerance is 0.2"),
+        (1, HeatmapOptions(tolerance=1e-9), "tolerance is 1e-09"),
+    ],
+)
+def test_options_that_no_report_may_have_are_refused_before_the_work(
+    model: MemoryClassifier, monkeypatch: pytest.MonkeyPatch, shown: int, options: HeatmapOptions, value: str
+) -> None:
+    monkeypatch.setattr(create, "explain_inputs", lambda *_: pytest.fail("the work has begun"))
+    with pytest.raises(InputError, match=value):
+        make_report(model, noise(1), shown=shown, heatmaps=options)
+
+
+def test_a_report_is_of_a_bounded_number_of_images(model: MemoryClassifier) -> None:
+    with pytest.raises(InputError, match="images is 1001"):
+        make_report(model, noise(MOST_IMAGES + 1))
 
 
 def test_a_report_is_made_in_full_precision(model: MemoryClassifier) -> None:

@@ -15,7 +15,7 @@ from memwrap.report.pictures import (
     blend,
     exact_uri,
     heat_colours,
-    heatmap_uri,
+    heatmap_pixels,
     is_exact,
     pixels_in,
     small_uri,
@@ -122,7 +122,7 @@ def test_colours_become_brighter_from_cold_to_hot() -> None:
     ],
 )
 def test_large_heatmaps_are_made_smaller_in_their_shape(size: tuple[int, int], stored: tuple[int, int]) -> None:
-    pixels = pixels_in(heatmap_uri(smooth(*size), torch.rand(size), heat_colours()))
+    pixels = heatmap_pixels(smooth(*size), torch.rand(size), heat_colours())
     assert tuple(pixels.shape) == (3, *stored)
     assert max(stored) <= LARGEST_HEATMAP
 
@@ -130,7 +130,7 @@ def test_large_heatmaps_are_made_smaller_in_their_shape(size: tuple[int, int], s
 def test_a_smaller_heatmap_shows_what_the_larger_one_does() -> None:
     heat = torch.zeros(224, 224)
     heat[:112, :112] = 1
-    shown = pixels_in(heatmap_uri(torch.full((3, 224, 224), 100, dtype=torch.uint8), heat, heat_colours()))
+    shown = heatmap_pixels(torch.full((3, 224, 224), 100, dtype=torch.uint8), heat, heat_colours())
     colourful = (shown.float().amax(0) - shown.float().amin(0)) > 60
     assert colourful[4:52, 4:52].all()
     assert not colourful[60:, 60:].any()

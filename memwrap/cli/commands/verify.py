@@ -18,8 +18,8 @@ def verify(
 
     [b]memwrap verify why.html[/b]
 
-    The images, their names and labels, the run's path and the date are taken
-    from the report.
+    The images, their names and labels, and the date are taken from the report.
+    The run's folder has to have the name that the report shows.
     """
     from memwrap.cli.verify import verify_report
 

@@ -1,0 +1,62 @@
+"""Reports from strangers: no forgery is accepted, and none takes long or fills the memory."""
+
+import random
+
+import pytest
+import torch
+
+from memwrap import DataError
+from memwrap.report import HeatmapOptions, verify
+from tests.report import STEPS, ReportWorld, make_report, network, noise
+from tests.report.forgeries import FORGERIES, LOSSY_FORGERIES, mutate
+from tests.report.test_pictures import smooth
+from tests.report.test_verification import COARSE
+
+
+def accepted(page: str, world: ReportWorld) -> bool:
+    try:
+        return verify(page, world.source).equal
+    except DataError:
+        return False
+
+
+@pytest.fixture(scope="module")
+def world() -> ReportWorld:
+    """Two inputs of 9 x 9 pixels, with heatmaps; larger than a pass of an interlaced picture."""
+    shape = (3, 9, 9)
+    made = make_report(network(0, shape, memory=16), noise(2, shape), shown=1, heatmaps=STEPS)
+    assert accepted(made.page, made)
+    return made
+
+
+@pytest.fixture(scope="module")
+def lossy() -> ReportWorld:
+    """With memory pictures and heatmaps that are stored with loss."""
+    shape = (3, 72, 72)
+    model = network(shape=shape, memory=3, encoder=COARSE)
+    pixels = torch.stack([smooth(72, 72), smooth(72, 72).flip(1), smooth(72, 72).flip(2)])
+    model.remember(model.transform(pixels), [0, 1, 2])
+    made = make_report(model, noise(1, shape), heatmaps=HeatmapOptions(max_steps=2))
+    assert accepted(made.page, made)
+    return made
+
+
+@pytest.mark.parametrize("name", FORGERIES)
+def test_a_forgery_is_refused(world: ReportWorld, name: str) -> None:
+    page = FORGERIES[name](world)
+    assert page != world.page
+    assert not accepted(page, world)
+
+
+@pytest.mark.parametrize("name", LOSSY_FORGERIES)
+def test_a_forgery_of_pictures_stored_with_loss_is_refused(lossy: ReportWorld, name: str) -> None:
+    page = LOSSY_FORGERIES[name](lossy)
+    assert page != lossy.page
+    assert not accepted(page, lossy)
+
+
+def test_random_changes_are_refused(world: ReportWorld) -> None:
+    """Those that are accepted show what the run gives, within the tolerances."""
+    draws = random.Random(0)
+    for number in range(60):
+        assert not accepted(mutate(world.page, draws), world), number
