@@ -8,10 +8,12 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from memwrap.cli.commands import bench, demo, evaluate, explain, predict, reproduce, train, verify
+from memwrap.cli.commands import bench, check, demo, evaluate, explain, predict, reproduce, train, verify
 from memwrap.cli.failures import INTERRUPTED, report
 from memwrap.cli.signals import interrupt_on_signals
 from memwrap.cli.streams import flush_output, prepare_streams
+from memwrap.cli.visible import visible
+from memwrap.errors import MemwrapWarning
 from memwrap.version import __version__
 
 
@@ -57,6 +59,7 @@ for _command in (
     predict.predict,
     explain.explain,
     verify.verify,
+    check.check,
     reproduce.reproduce,
     bench.bench,
     demo.demo,
@@ -74,7 +77,9 @@ def main() -> None:
     prepare_streams()
     interrupt_on_signals()
     if not debug and not sys.warnoptions:
-        warnings.simplefilter("ignore")  # of libraries, about their own lines; ours are printed
+        warnings.simplefilter("ignore")  # of libraries, about their own lines
+        warnings.simplefilter("default", MemwrapWarning)
+        warnings.showwarning = _show_warning  # type: ignore[assignment]
     try:
         sys.exit(_run([each for each in arguments if each != "--debug"]))
     except Exception as error:
@@ -88,3 +93,7 @@ def _run(arguments: list[str]) -> int:
     except SystemExit as ending:
         return int(ending.code or 0) or flush_output()
     return flush_output()
+
+
+def _show_warning(message: Warning | str, *where: Any) -> None:
+    print(f"warning: {visible(str(message))}", file=sys.stderr)

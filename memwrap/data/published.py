@@ -30,15 +30,20 @@ CLASS_NAMES = {"svhn": DIGITS, "cifar10": CINIC10, "cinic10": CINIC10}
 _T = TypeVar("_T")
 
 
-def open_published(name: str, root: Path, read: Callable[[Path], DataSet], progress: Progress | None) -> DataSet:
-    """Open one of PUBLISHED. root: where its files are stored or downloaded to. read: reads a folder of images."""
+def open_published(
+    name: str, root: Path, read: Callable[[Path], DataSet], progress: Progress | None, download: bool = True
+) -> DataSet:
+    """Open one of PUBLISHED. root: where its files are stored or downloaded to. read: reads a folder of images.
+
+    download: whether files that are missing are downloaded; otherwise they are a DataError.
+    """
     match name:
         case "digits":
             return digits()
         case "svhn":
-            return svhn(root, progress)
+            return svhn(root, progress, download)
         case "cifar10":
-            return cifar10(root, progress)
+            return cifar10(root, progress, download)
         case "cinic10":
             return cinic10(root, read)
     raise DataError(f"{name!r} is not a published data set; expected one of {', '.join(PUBLISHED)}")
@@ -52,14 +57,14 @@ def digits() -> DataSet:
     return _build("digits", None, DIGITS, (pixels, torch.from_numpy(found.target).long()), None)
 
 
-def svhn(root: Path, progress: Progress | None = None) -> DataSet:
+def svhn(root: Path, progress: Progress | None = None, download: bool = True) -> DataSet:
     """SVHN, 73,257 and 26,032 images 3x32x32, without the extra split; downloaded to root if missing."""
     _import("scipy.io", "scipy", "svhn")  # torchvision imports it only after the download
-    train, test = _svhn_split(root, "train", progress), _svhn_split(root, "test", progress)
+    train, test = (_svhn_split(root, split, progress, download) for split in ("train", "test"))
     return _build("svhn", root, DIGITS, train, test)
 
 
-def cifar10(root: Path, progress: Progress | None = None) -> DataSet:
+def cifar10(root: Path, progress: Progress | None = None, download: bool = True) -> DataSet:
     """CIFAR10, 50,000 and 10,000 images 3x32x32; downloaded to root if missing."""
     kind = _import("torchvision.datasets", "torchvision", "cifar10").CIFAR10
     archive = root / kind.filename
@@ -71,7 +76,7 @@ def cifar10(root: Path, progress: Progress | None = None) -> DataSet:
         _download(kind.url, archive, kind.tgz_md5, progress)
         _unpack(archive, read)
 
-    parts = _read_or_fetch(read, fetch, archive)
+    parts = _read_or_fetch(read, fetch if download else None, archive)
     train, test = (_channels_first(part.data, part.targets) for part in parts)
     return _build("cifar10", root, tuple(parts[0].classes), train, test)
 
@@ -98,11 +103,15 @@ def cinic10(root: Path, read: Callable[[Path], DataSet]) -> DataSet:
     return replace(data, name="cinic10", record=record, warnings=data.warnings + warnings)
 
 
-def _svhn_split(root: Path, split: str, progress: Progress | None) -> Arrays:
+def _svhn_split(root: Path, split: str, progress: Progress | None, download: bool) -> Arrays:
     kind = _import("torchvision.datasets", "torchvision", "svhn").SVHN
     url, name, md5 = kind.split_list[split]
     file = root / name
-    part = _read_or_fetch(lambda: kind(root, split=split), lambda: _download(url, file, md5, progress), file)
+
+    def fetch() -> None:
+        _download(url, file, md5, progress)
+
+    part = _read_or_fetch(lambda: kind(root, split=split), fetch if download else None, file)
     return torch.from_numpy(part.data).contiguous(), torch.from_numpy(part.labels)
 
 
@@ -110,11 +119,13 @@ def _channels_first(data: Any, targets: list[int]) -> Arrays:
     return torch.from_numpy(data).permute(0, 3, 1, 2).contiguous(), torch.tensor(targets)
 
 
-def _read_or_fetch(read: Callable[[], _T], fetch: Callable[[], None], file: Path) -> _T:
-    """Read by torchvision; if the official files are missing or damaged, fetch them first."""
+def _read_or_fetch(read: Callable[[], _T], fetch: Callable[[], None] | None, file: Path) -> _T:
+    """Read by torchvision; if the official files are missing or damaged, fetch them first, unless that is not asked."""
     try:
         with suppress(RuntimeError):  # torchvision's error for such files
             return read()
+        if fetch is None:
+            raise DataError(f"{file}: is missing or damaged")
         fetch()
         return read()
     except (RuntimeError, OSError) as error:

@@ -26,6 +26,7 @@ def open_data(
     workers: int = 0,
     hold_bytes: int = 1 << 30,
     least_classes: int = 2,
+    download: bool = True,
     progress: Progress | None = None,
 ) -> DataSet:
     """Open the published data set of this name, or else read the folder or zip at this path.
@@ -34,7 +35,8 @@ def open_data(
 
     root: where published files are stored and downloaded to; None: `default_root()`. size: height and width of the
     images; None: the published size, or what a folder's images suggest. hold_bytes also limits resized published
-    images. The other options concern image files, see `read_folder`.
+    images. download: whether published files that are missing are downloaded. The other options concern image files,
+    see `read_folder`.
     """
     if size is not None and size < 1:
         raise DataError(f"size is {size}; expected the height and width of images in pixels, at least 1")
@@ -56,7 +58,7 @@ def open_data(
     if source not in PUBLISHED:
         return read(_find_path(source))
     folder = _expand_home(root) if root else default_root()
-    data = open_published(source, folder, read, progress)
+    data = open_published(source, folder, read, progress, download)
     return _warn_of_namesake(data if size is None else resize(data, size, hold_bytes))
 
 

@@ -145,14 +145,25 @@ def explain_inputs(
 
 def hashes(model: MemoryClassifier, inputs: Inputs) -> Hashes:
     """Of all that a report depends on."""
-    memory, transform = model.remembered, model.get_transform()
-    settings = [model.layer_settings(), model.classes, transform.shape, transform.mean, transform.std]
     names = [name.encode(errors="backslashreplace").decode() for name in inputs.names]  # as records hold them
     return Hashes(
-        model=fingerprint(model.state_dict(), settings),
-        memory=fingerprint({} if memory is None else memory.tensors()),
+        model=model_hash(model),
+        memory=memory_hash(model),
         inputs=fingerprint({"pixels": inputs.pixels}, [names, inputs.label_list]),
     )
+
+
+def model_hash(model: MemoryClassifier) -> str:
+    """SHA-256 of all that a prediction depends on, except the memory."""
+    settings: list[Any] = [model.layer_settings(), model.classes]
+    if (transform := model.transform) is not None:
+        settings += [transform.shape, transform.mean, transform.std]
+    return fingerprint(model.state_dict(), settings)
+
+
+def memory_hash(model: MemoryClassifier) -> str:
+    """SHA-256 of the memory: images, labels, encodings and predictions."""
+    return fingerprint({} if model.remembered is None else model.remembered.tensors())
 
 
 def memory_pixels(model: MemoryClassifier) -> Tensor:

@@ -38,7 +38,10 @@ def data_of(
     hold_bytes: int = 1 << 30,
     progress: Progress | None = None,
 ) -> DataSet:
-    """The data of the run, checked by its fingerprint. source, root: where it is now, if it has moved."""
+    """The data of the run, checked by its fingerprint. source, root: where it is now, if it has moved.
+
+    Nothing is downloaded unless `source` names it: the run may come from anybody.
+    """
     _refuse_if_gone(run, source)
     data = open_data(
         source or run.record.data.source,
@@ -48,6 +51,7 @@ def data_of(
         skip_bad=run.settings.skip_bad,
         workers=workers,
         hold_bytes=hold_bytes,
+        download=source is not None,
         progress=progress,
     )
     if data.fingerprint != run.record.data.fingerprint:

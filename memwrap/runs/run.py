@@ -75,10 +75,11 @@ class SavedModel:
     def model(self, device: torch.device | str = "cpu") -> Model:
         """The model in evaluation mode, with its memory. A second call returns the same one."""
         self._refuse_if_unfinished()
-        return self._model.to(device).eval()
+        return self.loaded.to(device).eval()
 
     @cached_property
-    def _model(self) -> Model:
+    def loaded(self) -> Model:
+        """The model as it is stored, whether its training is finished or not; in training mode at first."""
         with self.opened() as (settings, parts):
             model = unpack(self.path, settings, parts)
         self._check_model(model)
@@ -93,7 +94,7 @@ class SavedModel:
 
     def forget(self) -> None:
         """Read the stored model again when it is next needed: another process may have trained it further."""
-        for name in ("manifest", "_model"):
+        for name in ("manifest", "loaded"):
             self.__dict__.pop(name, None)
 
     def _refuse_if_unfinished(self) -> None:
@@ -110,7 +111,7 @@ class SavedModel:
     def memory_names(self) -> tuple[str, ...] | None:
         """The names of the images in the model's memory; None if they are not known."""
         names = None if self.state is None else self.state.remembered_names
-        remembered = self._model.remembered if isinstance(self._model, MemoryClassifier) else None
+        remembered = self.loaded.remembered if isinstance(self.loaded, MemoryClassifier) else None
         return names if names is not None and remembered is not None and len(names) == len(remembered) else None
 
 

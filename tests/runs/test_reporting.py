@@ -15,6 +15,7 @@ from memwrap.runs.training import begin
 from memwrap.training.recipes import recipe
 from memwrap.training.settings import with_changes
 from tests.cli import photos
+from tests.sealing import seal
 
 
 def trained(path: Path, data: DataSet, steps: int | None = None, **changes: object) -> Run:
@@ -59,6 +60,7 @@ def test_a_run_that_does_not_tell_their_names_has_none(data: DataSet, tmp_path: 
     for names in (None, ["one.png"]):
         stored["training"]["remembered_names"] = names
         file.write_text(json.dumps(stored))
+        seal(file.parent)
         assert source_of(open_model(tmp_path / "run")).memory_names is None
 
 
