@@ -230,7 +230,7 @@ def complete(line: str) -> list[str]:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("memwrap ", {"train", "evaluate", "predict", "explain", "verify", "demo", "reproduce", "bench"}),
+        ("memwrap ", {"train", "evaluate", "predict", "explain", "verify", "check", "demo", "reproduce", "bench"}),
         ("memwrap train --label", {"--label-smoothing"}),
         ("memwrap train photos --variant ", {"memory_wrap", "only_memory", "standard"}),
         ("memwrap train photos --recipe f", {"finetune", "frozen"}),
