@@ -12,9 +12,9 @@ from memwrap.cli.commands import bench, check, demo, evaluate, explain, predict,
 from memwrap.cli.failures import INTERRUPTED, report
 from memwrap.cli.signals import interrupt_on_signals
 from memwrap.cli.streams import flush_output, prepare_streams
-from memwrap.cli.visible import visible
 from memwrap.errors import MemwrapWarning
 from memwrap.version import __version__
+from memwrap.visible import visible
 
 
 class Commands(TyperGroup):
