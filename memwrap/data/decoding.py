@@ -6,22 +6,19 @@ collects these reasons: `read_folder` then raises one DataError that lists the f
 and records them. `read_image_files`, for prediction, returns them next to the images that could be read.
 """
 
-import io
-import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps
 from torch import Tensor
 
 from memwrap.data import FITS
-from memwrap.errors import DataError, brief
+from memwrap.data.opening import MEMORY, decoding_bytes, open_image
+from memwrap.errors import DataError
 
 MODES = {1: "L", 3: "RGB"}  # Pillow's mode by number of channels
-BOMB = "decompression bomb"  # begins the reason if an image has more pixels than Pillow considers safe
 UNCHANGED = "as they were"  # the adjustment of an image that has the target size; runs store this value
 
 # The transposition that turns an image upright, by its EXIF orientation; 1 is upright.
@@ -36,9 +33,20 @@ _TRANSPOSITIONS = {
 }
 _SIDEWAYS = (5, 6, 7, 8)
 
-# Formats that Pillow passes to another program: EPS is code, and Ghostscript would run it.
-_UNSAFE_FORMATS = ("EPS", "WMF")
-_HEIC_BRANDS = (b"heic", b"heix", b"mif1", b"msf1")
+_TO_THE_SIDE = (
+    Image.Transpose.TRANSPOSE,
+    Image.Transpose.ROTATE_90,
+    Image.Transpose.ROTATE_270,
+    Image.Transpose.TRANSVERSE,
+)
+_FROM_THE_END = (
+    Image.Transpose.ROTATE_180,
+    Image.Transpose.FLIP_TOP_BOTTOM,
+    Image.Transpose.ROTATE_270,
+    Image.Transpose.TRANSVERSE,
+)
+
+STRIP = 1 << 22  # pixels that are converted at once: a conversion may take several copies
 
 
 @dataclass(frozen=True)
@@ -58,12 +66,14 @@ def decode_image(content: bytes, shape: tuple[int, int, int], fit: str) -> Tenso
 def decode(content: bytes, shape: tuple[int, int, int], fit: str) -> DecodedImage:
     """Decode an image file's content; a DataError gives the reason if that is not possible."""
     _, height, width = shape
-    with _open_image(content) as image:
+    with open_image(content) as image:
         mode, size = image.mode, image.size
         # A large JPEG is decoded at a fraction of its size, never below twice the target, which is much faster.
         image.draft(None, _swap_if_sideways((2 * width, 2 * height), _orientation(image, header_only=True)))
-        pixels = to_pixels(image, shape, fit)
-        size = _swap_if_sideways(size, _orientation(image))  # only now: a PNG may store EXIF data after the pixels
+        with MEMORY.take(decoding_bytes(image, *size)):
+            pixels = to_pixels(image, shape, fit)
+            size = _swap_if_sideways(size, _orientation(image))  # only now: a PNG may store EXIF data after the pixels
+            image.close()
     return DecodedImage(pixels, mode, describe_fit(*size, height, width, fit))
 
 
@@ -76,7 +86,7 @@ def to_pixels(image: Image.Image, shape: tuple[int, int, int], fit: str) -> Tens
 
 def image_size(content: bytes) -> tuple[int, int]:
     """Width and height of the upright image, from the file's header alone."""
-    with _open_image(content) as image:
+    with open_image(content) as image:
         if image.format == "TIFF":  # Pillow reports its size after the rotation, and rotates the pixels itself
             return image.size
         return _swap_if_sideways(image.size, _orientation(image, header_only=True))
@@ -91,10 +101,18 @@ def convert_image(image: Image.Image, channels: int) -> Image.Image:
         raise DataError(f"channels is {channels}; expected 3 (colour) or 1 (gray)")
     image.load()
     transposition = _TRANSPOSITIONS.get(_orientation(image))
-    upright = image if transposition is None else image.transpose(transposition)
-    if upright.mode == "F" or upright.mode.startswith("I"):
-        upright = _to_eight_bits(upright)
-    return _flatten_on_white(upright).convert(MODES[channels])
+    top = _float_top(image) if image.mode == "F" else 65535
+    strips = list(_strips(image))
+    if len(strips) == 1:
+        return _convert_strip(image, channels, transposition, top)
+    is_turned, is_reversed = transposition in _TO_THE_SIDE, transposition in _FROM_THE_END
+    width, height = image.size
+    upright = Image.new(MODES[channels], (height, width) if is_turned else (width, height))
+    for first, last in strips:
+        part = _convert_strip(image.crop((0, first, width, last)), channels, transposition, top)
+        place = height - last if is_reversed else first
+        upright.paste(part, (place, 0) if is_turned else (0, place))
+    return upright
 
 
 def fit_image(image: Image.Image, height: int, width: int, fit: str) -> Image.Image:
@@ -111,6 +129,9 @@ def fit_image(image: Image.Image, height: int, width: int, fit: str) -> Image.Im
         return ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR)
     if adjustment == "padded":
         return _pad(image, height, width)
+    # Pillow scales rows before columns: those of a strip of 1 by a million pixels would become as wide as the target.
+    if image.height * width > STRIP > image.width * height:
+        image = image.resize((image.width, height), Image.Resampling.BILINEAR)
     return image.resize((width, height), Image.Resampling.BILINEAR)
 
 
@@ -141,15 +162,34 @@ def _pad(image: Image.Image, height: int, width: int) -> Image.Image:
     return canvas
 
 
-def _to_eight_bits(image: Image.Image) -> Image.Image:
-    """Scale an image of wide integers or floats to mode L; Pillow itself would clip all values above 255."""
+def _strips(image: Image.Image) -> Iterator[tuple[int, int]]:
+    """The first row and the one after the last of parts of an image, each of about STRIP pixels."""
+    rows = max(1, STRIP // image.width)
+    return ((first, min(first + rows, image.height)) for first in range(0, image.height, rows))
+
+
+def _convert_strip(image: Image.Image, channels: int, transposition: Image.Transpose | None, top: int) -> Image.Image:
+    """An image, or some of its rows, upright in mode RGB or L. top: the value of white if pixels are not of 8 bits."""
+    upright = image if transposition is None else image.transpose(transposition)
+    if upright.mode == "F" or upright.mode.startswith("I"):
+        upright = _to_eight_bits(upright, top)
+    return _flatten_on_white(upright).convert(MODES[channels])
+
+
+def _float_top(image: Image.Image) -> int:
+    """1 if no value of an image of floats exceeds it, else 255."""
+    parts = (np.asarray(image.crop((0, first, image.width, last))) for first, last in _strips(image))
+    return 255 if any((part > 1).any() for part in parts) else 1
+
+
+def _to_eight_bits(image: Image.Image, top: int) -> Image.Image:
+    """Scale an image of wide integers or floats from 0..top to mode L; Pillow itself would clip all above 255."""
     values = np.asarray(image)
     if image.mode == "F":
         known = np.where(np.isnan(values), np.float32(0), values)
-        top = 1 if known.max() <= 1 else 255
         levels = np.clip(known, 0, top) * np.float32(255 / top)
     else:
-        levels = np.clip(values, 0, 65535).astype(np.float32) / 257
+        levels = np.clip(values, 0, top).astype(np.float32) / (top / 255)
     transparent = image.info.get("transparency")
     if isinstance(transparent, int):
         levels[values == transparent] = 255
@@ -177,34 +217,3 @@ def _orientation(image: Image.Image, header_only: bool = False) -> int:
         return int(exif.get(ExifTags.Base.Orientation, 1))
     except Exception:  # damaged EXIF data raises nearly anything; viewers ignore it too
         return 1
-
-
-@contextmanager
-def _open_image(content: bytes) -> Iterator[Image.Image]:
-    """Open an image; whatever fails within the context becomes a DataError with a short reason."""
-    if not content:
-        raise DataError("empty file")
-    try:
-        with Image.open(io.BytesIO(content), formats=_allowed_formats()) as image:
-            pixels = image.width * image.height
-            # Pillow itself only warns up to twice its limit.
-            if Image.MAX_IMAGE_PIXELS is not None and pixels > Image.MAX_IMAGE_PIXELS:
-                raise DataError(f"{BOMB}: {pixels} pixels")
-            yield image
-    except (DataError, MemoryError):  # too little memory is not the image's fault
-        raise
-    except UnidentifiedImageError:
-        is_heic = content[4:8] == b"ftyp" and content[8:12] in _HEIC_BRANDS
-        hint = " that Pillow opens (HEIC: convert it to JPEG)" if is_heic else ""
-        raise DataError(f"not an image{hint}") from None
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        count = re.search(r"\d+", str(error))
-        raise DataError(f"{BOMB}: {count[0] if count else 'too many'} pixels") from None
-    except Exception as error:  # Pillow's decoders raise nearly anything on damaged data
-        raise DataError(f"truncated or damaged: {brief(error)}") from error
-
-
-def _allowed_formats() -> list[str]:
-    Image.preinit()  # the common formats, so that they are tried first
-    Image.init()
-    return [name for name in Image.ID if name not in _UNSAFE_FORMATS]

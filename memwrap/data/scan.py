@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from memwrap.data.containers import ZipArchive
-from memwrap.data.decoding import BOMB, decode
+from memwrap.data.decoding import decode
 from memwrap.data.layout import LabelledFile, Layout
+from memwrap.data.opening import BOMB
 from memwrap.data.progress import Report
 from memwrap.data.streaming import ImageSource
 from memwrap.errors import DataError

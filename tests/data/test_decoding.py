@@ -11,6 +11,7 @@ import torch
 from PIL import Image, ImageFile, ImageOps, JpegImagePlugin
 from torch import Tensor
 
+from memwrap.data import decoding
 from memwrap.data.decoding import convert_image, decode, decode_image, describe_fit, fit_image, image_size, to_pixels
 from memwrap.errors import DataError
 
@@ -349,3 +350,27 @@ def test_short_memory_is_not_blamed_on_the_picture(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(ImageFile.ImageFile, "load", full)
     with pytest.raises(MemoryError):
         decode_image(file_of(noise(8, 8), "BMP"), (3, 8, 8), "crop")
+
+
+@pytest.mark.parametrize("number", range(1, 9))
+@pytest.mark.parametrize("case", ["RGB", "P", "LA", "I;16", "F", "F to 1", "1"])
+def test_large_pictures_are_converted_in_strips_to_the_same_pixels(
+    case: str, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = np.random.default_rng(1).integers(0, 256, (13, 9)).astype(np.uint8)
+    match case:
+        case "I;16":
+            picture = Image.fromarray(values.astype(np.uint16) * 257)
+        case "F" | "F to 1":
+            picture = Image.fromarray(values.astype(np.float32) / (255 if case == "F to 1" else 1))
+        case "LA":
+            picture = Image.merge("LA", (Image.fromarray(values), Image.fromarray(values.T.copy().reshape(13, 9))))
+        case _:
+            picture = noise(16, 24).resize((9, 13)).convert(case)
+    picture.getexif()[0x0112] = number
+    whole = {channels: np.asarray(convert_image(picture, channels)) for channels in (1, 3)}
+    assert whole[3].shape == ((9, 13, 3) if number > 4 else (13, 9, 3))
+    for strip in (1, 18, 50):
+        monkeypatch.setattr(decoding, "STRIP", strip)
+        for channels, expected in whole.items():
+            assert np.array_equal(np.asarray(convert_image(picture, channels)), expected)

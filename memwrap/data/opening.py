@@ -1,0 +1,121 @@
+"""Image files opened so that decoding them takes a bounded time and memory: they may come from a stranger.
+
+Pillow opens many formats, some of them by programs or in Python, and a file of a few bytes can be an image of any size.
+"""
+
+import io
+import re
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from PIL import Image, PngImagePlugin, UnidentifiedImageError
+
+from memwrap.data.budget import Budget
+from memwrap.errors import DataError, brief
+
+BOMB = "decompression bomb"  # begins the reason if an image would take too much memory or time
+# Those that people have. TGA is the last: it has no signature.
+FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "DIB", "TIFF", "PPM", "AVIF", "JPEG2000", "ICO", "TGA")
+SCANS_LIMIT = 100  # of a JPEG, each a pass over all pixels; progressive ones have about ten
+ICON_LIMIT = 4096 * 4096  # pixels; icons are opened and decoded in one step
+SECONDS_LIMIT = 20.0  # of a CPU for one image; 80 megapixels take about two
+MEMORY = Budget(1 << 30)  # bytes, for images that are decoded at the same time
+
+# Bytes that decoding takes for each pixel, with the converted image: 8, and more where a library has its own copies.
+_PIXEL_BYTES = {"WEBP": 16, "AVIF": 16, "JPEG2000": 24}
+_PIXEL_SHARES = {"WEBP": 0.75, "AVIF": 0.75, "JPEG2000": 0.5}  # of Pillow's limit, for the same reason
+_ICON = b"\0\0\1\0"
+_HEIC_BRANDS = (b"heic", b"heix", b"mif1", b"msf1")
+_TILE_WIDTH, _TILE_LENGTH = 322, 323  # tags of a TIFF
+
+
+@contextmanager
+def open_image(content: bytes) -> Iterator[Image.Image]:
+    """Open an image; whatever fails within the context becomes a DataError with a short reason."""
+    if not content:
+        raise DataError("empty file")
+    try:
+        _check_icon(content)
+        with Image.open(_TimedFile(content), formats=_formats()) as image:
+            _check_size(image)
+            _check_scans(image, content)
+            yield image
+    except (DataError, MemoryError):  # too little memory is not the image's fault
+        raise
+    except UnidentifiedImageError:
+        is_heic = content[4:8] == b"ftyp" and content[8:12] in _HEIC_BRANDS
+        hint = " that Pillow opens (HEIC: convert it to JPEG)" if is_heic else ""
+        raise DataError(f"not an image{hint}") from None
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        count = re.search(r"\d+", str(error))
+        raise DataError(f"{BOMB}: {count[0] if count else 'too many'} pixels") from None
+    except Exception as error:  # Pillow's decoders raise nearly anything on damaged data
+        raise DataError(f"truncated or damaged: {brief(error)}") from error
+
+
+def decoding_bytes(image: Image.Image, width: int, height: int) -> int:
+    """About the memory that decoding takes. width, height: of the file; the image itself may be set to decode less."""
+    needed = image.width * image.height * _PIXEL_BYTES.get(image.format or "", 8)
+    if image.info.get("progressive"):  # holds all coefficients, at full size
+        needed += 8 * width * height
+    return needed
+
+
+class _TimedFile(io.BytesIO):
+    """Ends what takes too long: files of a million small parts, and decoders that are written in Python."""
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__(content)
+        self._end = time.thread_time() + SECONDS_LIMIT
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        # Of the CPU, so that a busy machine does not refuse what an idle one accepts.
+        if time.thread_time() > self._end:
+            raise DataError(f"{BOMB}: takes more than {SECONDS_LIMIT:g} seconds to decode")
+        return super().read(size)
+
+
+def _formats() -> tuple[str, ...]:
+    Image.preinit()  # the common formats
+    Image.init()
+    return tuple(name for name in FORMATS if name in Image.OPEN)
+
+
+def _check_size(image: Image.Image) -> None:
+    """Refuse an image with more pixels than Pillow considers safe; Pillow itself only warns up to twice its limit."""
+    if Image.MAX_IMAGE_PIXELS is None:
+        return
+    width, height = image.size
+    limit = Image.MAX_IMAGE_PIXELS * _PIXEL_SHARES.get(image.format or "", 1.0)
+    tags: Any = getattr(image, "tag_v2", {})
+    # Tiles are decoded as a whole, though the image may be a narrow strip of each.
+    tile_width, tile_height = (_positive(tags.get(tag)) for tag in (_TILE_WIDTH, _TILE_LENGTH))
+    decoded = -(-width // tile_width) * tile_width * -(-height // tile_height) * tile_height
+    if max(width * height, decoded if tile_width * tile_height > 1 else 0) > limit:
+        raise DataError(f"{BOMB}: {max(width * height, decoded)} pixels")
+
+
+def _positive(value: object) -> int:
+    return value if isinstance(value, int) and value > 0 else 1
+
+
+def _check_scans(image: Image.Image, content: bytes) -> None:
+    if image.format in ("JPEG", "MPO") and (scans := content.count(b"\xff\xda")) > SCANS_LIMIT:
+        raise DataError(f"{BOMB}: {scans} scans; expected at most {SCANS_LIMIT}")
+
+
+def _check_icon(content: bytes) -> None:
+    """Refuse an icon that holds a large image: Pillow decodes it when it opens the file, whatever size that has."""
+    if not content.startswith(_ICON):
+        return
+    for entry in range(struct.unpack_from("<H", content, 4)[0]):
+        (offset,) = struct.unpack_from("<I", content, 6 + 16 * entry + 12)
+        if content.startswith(PngImagePlugin._MAGIC, offset):
+            width, height = struct.unpack_from(">II", content, offset + 16)
+        else:
+            width, height = struct.unpack_from("<ii", content, offset + 4)
+        if abs(width * height) > ICON_LIMIT:
+            raise DataError(f"{BOMB}: {abs(width * height)} pixels in an icon")
