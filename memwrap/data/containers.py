@@ -31,6 +31,9 @@ class Container(Protocol):
     def folders(self) -> list[str]:
         """The folders at every depth, sorted, including empty ones."""
 
+    def size(self, name: str) -> int:
+        """The memory in bytes that a file's content takes; 0 if it cannot be read."""
+
     def read(self, name: str) -> bytes:
         """A file's content; a DataError gives the reason if it cannot be read."""
 
@@ -59,6 +62,13 @@ class Folder:
 
     def folders(self) -> list[str]:
         return sorted(name for name, is_folder, _ in self._walk() if is_folder)
+
+    def size(self, name: str) -> int:
+        try:
+            size = (self.path / name).stat().st_size
+        except OSError:
+            return 0
+        return size if size <= FILE_LIMIT else 0
 
     def read(self, name: str) -> bytes:
         path = self.path / name
@@ -107,6 +117,9 @@ class ZipArchive:
             if len(found) > FOLDERS_LIMIT:
                 raise DataError(f"{self.path}: holds more than {FOLDERS_LIMIT} folders; unpack it and give the folder")
         return sorted(name for name in found if name and not _SYSTEM.search(name))
+
+    def size(self, name: str) -> int:
+        return self._files[name].file_size
 
     def read(self, name: str) -> bytes:
         entry = self._files[name]

@@ -39,4 +39,6 @@ def read_image_files(
             pixels[file] = decode_image(Folder(file.parent).read(file.name), shape, fit)
         except DataError as error:
             unreadable.append(UnreadableFile(str(file), str(error)))
+        except MemoryError as error:  # which is not the file's fault
+            raise DataError(f"{file}: there is too little memory to decode it; free some") from error
     return pixels, unreadable

@@ -10,15 +10,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from memwrap.data.budget import Budget
 from memwrap.data.containers import ZipArchive
 from memwrap.data.decoding import decode
 from memwrap.data.layout import LabelledFile, Layout
 from memwrap.data.opening import BOMB
 from memwrap.data.progress import Report
 from memwrap.data.streaming import ImageSource
-from memwrap.errors import DataError
+from memwrap.data.zip_directory import FILE_LIMIT
+from memwrap.errors import DataError, brief
 
 READ_AHEAD = 32  # images decoded and not yet recorded, at most
+FILES = Budget(FILE_LIMIT)  # bytes, for files that are held in memory at the same time
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ def scan_images(source: ImageSource, layout: Layout, hold_bytes: int, report: Re
     """Decode all images; their pixels are kept if they take at most `hold_bytes`."""
     files = [*layout.train, *(layout.test or [])]
     shape = (len(files), *source.shape)
-    pixels = torch.empty(shape, dtype=torch.uint8) if torch.Size(shape).numel() <= hold_bytes else None
+    pixels = _allocate(shape) if torch.Size(shape).numel() <= hold_bytes else None
     images: list[ScannedImage] = []
     bad: dict[str, str] = {}
     for done, (file, found) in enumerate(zip(files, _scan_in_threads(source, files), strict=True), start=1):
@@ -68,6 +71,16 @@ def scan_images(source: ImageSource, layout: Layout, hold_bytes: int, report: Re
     return Scan(images[:split], None if layout.test is None else images[split:], pixels, bad)
 
 
+def _allocate(shape: tuple[int, ...]) -> Tensor:
+    try:
+        return torch.empty(shape, dtype=torch.uint8)
+    except RuntimeError as error:  # torch's MemoryError
+        size = torch.Size(shape).numel() >> 20
+        raise DataError(
+            f"there is too little memory to hold {shape[0]} images ({size} MB); free some, or choose a smaller size"
+        ) from error
+
+
 def _scan_in_threads(source: ImageSource, files: Sequence[LabelledFile]) -> Iterator[tuple[ScannedImage, Tensor] | str]:
     """The result of `_scan_image` for each file, in order."""
     # Threads suffice, as Pillow releases the interpreter lock while it decodes.
@@ -75,7 +88,7 @@ def _scan_in_threads(source: ImageSource, files: Sequence[LabelledFile]) -> Iter
         waiting: deque[Future[tuple[ScannedImage, Tensor] | str]] = deque()
         try:
             for file in files:
-                waiting.append(pool.submit(_scan_image, source, file))
+                waiting.append(_submit(pool, source, file))
                 if len(waiting) == READ_AHEAD:
                     yield waiting.popleft().result()
             while waiting:
@@ -85,11 +98,25 @@ def _scan_in_threads(source: ImageSource, files: Sequence[LabelledFile]) -> Iter
                 future.cancel()
 
 
+def _submit(
+    pool: ThreadPoolExecutor, source: ImageSource, file: LabelledFile
+) -> Future[tuple[ScannedImage, Tensor] | str]:
+    try:
+        return pool.submit(_scan_image, source, file)
+    except RuntimeError as error:  # "can't start new thread"
+        raise DataError(
+            f"{source.container.path}: no thread can be started to read it ({brief(error)}); the limit on memory or "
+            "processes is too low"
+        ) from error
+
+
 def _scan_image(source: ImageSource, file: LabelledFile) -> tuple[ScannedImage, Tensor] | str:
     """The image with its pixels (C, H, W), or the reason why it cannot be decoded."""
     try:
-        content = source.container.read(file.name)
-        image = decode(content, source.shape, source.fit)
+        with FILES.take(source.container.size(file.name)):
+            content = source.container.read(file.name)
+            file_digest = hashlib.sha256(content).digest()
+            image = decode(content, source.shape, source.fit)
     except DataError as error:
         if str(error).startswith(BOMB) and isinstance(source.container, ZipArchive):
             raise DataError(
@@ -97,5 +124,10 @@ def _scan_image(source: ImageSource, file: LabelledFile) -> tuple[ScannedImage, 
                 "if you trust where it comes from, unpack it and give the folder"
             ) from None
         return str(error)
-    digests = (hashlib.sha256(each).digest() for each in (image.pixels.numpy().tobytes(), content))
-    return ScannedImage(file.name, file.label, image.mode, image.adjustment, *digests), image.pixels
+    except MemoryError as error:  # which is not the image's fault: it must not be left out in silence
+        raise DataError(
+            f"{source.container.path}: {file.name}: there is too little memory to decode it; free some, or remove "
+            "the image"
+        ) from error
+    digest = hashlib.sha256(image.pixels.numpy().tobytes()).digest()
+    return ScannedImage(file.name, file.label, image.mode, image.adjustment, digest, file_digest), image.pixels

@@ -10,7 +10,8 @@ from typing import IO
 
 from memwrap.errors import DataError, brief
 
-FILE_LIMIT = 512 << 20  # bytes; no image is larger, and files are read into memory as a whole
+# Bytes. Files are read into memory as a whole; this suffices for any image that is decoded, even uncompressed.
+FILE_LIMIT = 384 << 20
 # Images hardly shrink in a zip. One that unpacks to more than both of these is a zip bomb.
 RATIO_LIMIT = 100
 UNPACKED_LIMIT = 256 << 20

@@ -1,5 +1,6 @@
 """Images decoded once before training: progress, read-ahead, interruption and decompression bombs."""
 
+import os
 import struct
 import threading
 import time
@@ -7,8 +8,10 @@ import zlib
 from pathlib import Path
 
 import pytest
+import torch
 
-from memwrap.data import scan
+from memwrap.data import decoding, scan
+from memwrap.data.budget import Budget
 from memwrap.data.folders import read_folder
 from memwrap.errors import DataError
 from tests.data.test_folders import bad_files, folder_of, picture, two_classes, zip_of
@@ -69,3 +72,62 @@ def test_stopping_midway_leaves_no_thread(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         read_folder(tmp_path, progress=stop)
     assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("name", ["FILES", "MEMORY"])
+def test_large_images_are_not_decoded_all_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Each of the pictures takes more than half of what there is."""
+    folder_of(tmp_path, {f"{'cat' if n % 2 else 'dog'}/{n:03}.png": picture(n) for n in range(40)})
+    each = len(picture(0)) if name == "FILES" else 8 * 8 * 8
+    budget = Budget(each * 3 // 2)
+    monkeypatch.setattr(scan if name == "FILES" else decoding, name, budget)
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    together, most, lock, convert = 0, 0, threading.Lock(), decoding.to_pixels
+
+    def counting(*arguments: object) -> object:
+        nonlocal together, most
+        with lock:
+            together += 1
+            most = max(most, together)
+        time.sleep(0.005)
+        found = convert(*arguments)  # type: ignore[arg-type]
+        with lock:
+            together -= 1
+        return found
+
+    monkeypatch.setattr(decoding, "to_pixels", counting)
+    read_folder(tmp_path)
+    assert most == 1
+    budget.total *= 100
+    read_folder(tmp_path)
+    assert most > 1
+
+
+def test_short_memory_ends_the_scan_and_leaves_nothing_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    folder_of(tmp_path, two_classes())
+    monkeypatch.setattr(decoding, "to_pixels", fail)
+    with pytest.raises(DataError, match="too little memory"):
+        read_folder(tmp_path, skip_bad=True)
+
+
+def test_short_memory_for_all_images_is_a_data_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+
+    folder_of(tmp_path, two_classes())
+    monkeypatch.setattr(torch, "empty", fail)
+    with pytest.raises(DataError, match="too little memory to hold"):
+        read_folder(tmp_path)
+
+
+def test_without_threads_there_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    folder_of(tmp_path, two_classes())
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    with pytest.raises(DataError, match="can't start new thread"):
+        read_folder(tmp_path)
