@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -11,7 +12,8 @@ from typing import Any
 from fuzz.genuine import MODELS, RUNS, Genuine
 from fuzz.kinds.targets import command
 from fuzz.mutations import change_json, change_tensors, dump_json, odd_value
-from fuzz.sandbox import Case, Target
+from fuzz.sandbox import Case, Target, WrongError
+from memwrap.storage.checkpoint import root_hash
 from tests.data.hostile import mutate
 
 LARGEST = 1 << 28  # bytes of a file that is changed or hashed
@@ -23,11 +25,35 @@ def make_runs(draw: Random, genuine: Genuine, folder: Path) -> Case:
     path = folder / "run"
     shutil.copytree(genuine.run(name), path)
     words = [_change_run(draw, genuine, path) for _ in range(draw.choice((1, 1, 1, 2, 3)))]
-    if draw.random() < 0.8:
+    target, what = _run_target(draw, genuine, path, name, folder)
+    if draw.random() < 0.7:
         rehash(path)
         words.append("hashes made again")
-    target, what = _run_target(draw, genuine, path, name, folder)
+    elif _is_edited(path, genuine.run(name)):
+        words.append("hashes as they were")
+        return Case(lambda: _refuse(target), f"{name}: {', '.join(words)}; {what}")
     return Case(target, f"{name}: {', '.join(words)}; {what}")
+
+
+def _refuse(target: Target) -> bool:
+    if target():
+        raise WrongError("a run was edited, its hashes were not, and nothing was noticed")
+    return False
+
+
+def _is_edited(path: Path, original: Path) -> bool:
+    """Whether anything that the root hash is about differs. A folder without root hash is one of memwrap 0.1."""
+    manifest = _json_in(path / "model.json")
+    if not isinstance(manifest, dict) or manifest.get("root") is None:
+        return False
+    return _content(path) != _content(original)
+
+
+def _content(path: Path) -> dict[str, Any]:
+    """What a run's files say, by name; of JSON the value, so that blanks do not matter."""
+    documents = {name: _json_in(path / name) for name in ("run.json", "splits.json", "model.json")}
+    tensors = [file for file in path.glob("*.safetensors") if _is_plain(file)]
+    return documents | {file.name: file.read_bytes() for file in tensors}
 
 
 def _run_target(draw: Random, genuine: Genuine, path: Path, name: str, folder: Path) -> tuple[Target, str]:
@@ -113,7 +139,11 @@ def _change_run(draw: Random, genuine: Genuine, path: Path) -> str:
 
 def _is_plain(path: Path) -> bool:
     """Whether this harness can read it: other things are put in the place of files too."""
-    return path.is_file() and not path.is_symlink() and path.stat().st_size < LARGEST
+    try:
+        status = path.lstat()
+    except (OSError, ValueError):
+        return False
+    return stat.S_ISREG(status.st_mode) and status.st_size < LARGEST
 
 
 def _json_in(path: Path) -> Any:
@@ -212,14 +242,22 @@ def _change_architecture(draw: Random, file: Path, genuine: Genuine) -> str:
 
 
 def rehash(path: Path) -> None:
-    """Make the hashes in a run's folder fit its files again, as someone who knows the format would."""
-    manifest = path / "model.json"
-    if not isinstance(value := _json_in(manifest), dict):
+    """Make all hashes in a run's folder fit its files again, as someone who knows the format would.
+
+    As far as that is possible: unlike `tests.sealing.seal`, for folders in which anything may be wrong.
+    """
+    if not isinstance(value := _json_in(path / "model.json"), dict):
         return
-    files = value.get("files")
+    files, documents = value.get("files"), value.get("documents")
     for entry in files.values() if isinstance(files, dict) else ():
-        name = entry.get("name") if isinstance(entry, dict) else None
-        if isinstance(name, str) and _is_plain(file := path / Path(name.replace("\0", "")).name):
-            content = file.read_bytes()
+        if isinstance(entry, dict) and (content := _content_of(path, entry.get("name"))) is not None:
             entry |= {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-    manifest.write_text(json.dumps(value))
+    for name in documents if isinstance(documents, dict) else ():
+        if (content := _content_of(path, name)) is not None:
+            documents[name] = hashlib.sha256(content).hexdigest()
+    (path / "model.json").write_text(json.dumps({**value, "root": root_hash(value)}))
+
+
+def _content_of(folder: Path, name: object) -> bytes | None:
+    file = folder / name if isinstance(name, str) and "/" not in name and "\0" not in name else folder
+    return file.read_bytes() if _is_plain(file) else None
