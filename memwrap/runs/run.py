@@ -29,7 +29,7 @@ from memwrap.runs.record import RECORD, RunDescription, TrainingState, read_reco
 from memwrap.runs.splits import SPLITS, Splits, read_splits
 from memwrap.storage import checkpoint
 from memwrap.storage.files import make_folder, sync_folder, write_file
-from memwrap.storage.locks import exclusive, exclusive_if_free
+from memwrap.storage.locks import exclusive, exclusive_if_free, exclusive_if_supported
 from memwrap.storage.validation import parse
 from memwrap.training.settings import ResolvedSettings
 
@@ -174,7 +174,7 @@ class Run(SavedModel):
         """Put a JSON file into the folder, in one step."""
         try:
             # The lock of those who save: they remove partial files, which belong to nobody while they hold it.
-            with exclusive(self.path / checkpoint.MANIFEST, seconds=checkpoint.LOCK_SECONDS):
+            with exclusive_if_supported(self.path / checkpoint.MANIFEST, checkpoint.LOCK_SECONDS):
                 _write_json(self.path / name, content)
         except OSError as error:
             raise SaveError(f"{self.path / name}: cannot be written ({error})") from error

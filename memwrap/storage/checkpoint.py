@@ -26,7 +26,7 @@ from torch import Tensor
 from memwrap.errors import LoadError, MemwrapWarning, SaveError, brief
 from memwrap.storage import headers
 from memwrap.storage.files import make_folder, open_file, read_exactly, read_file, write_file
-from memwrap.storage.locks import exclusive
+from memwrap.storage.locks import exclusive, exclusive_if_supported
 from memwrap.storage.validation import JSON_LIMIT, Record, check_format, parse, read_json
 from memwrap.version import __version__
 
@@ -142,7 +142,8 @@ def write(
     try:
         if create:
             make_folder(folder)
-        with exclusive(folder / MANIFEST, seconds=LOCK_SECONDS):
+        with exclusive_if_supported(folder / MANIFEST, LOCK_SECONDS) as alone:
+            before = _listed(folder)
             if not create:
                 _check_same(folder, documents)
             files = {part: _write_tensors(folder, part, tensors) for part, tensors in parts.items()}
@@ -151,7 +152,8 @@ def write(
             content["root"] = root_hash(content)
             write_file(folder / MANIFEST, json.dumps(content, indent=2).encode())
             # The new checkpoint is complete by now: an old file that cannot be removed does no harm.
-            _remove_unlisted(folder)
+            # Without a lock others may be saving, too: only what the last manifest listed is known to be needless.
+            _remove_unlisted(folder, None if alone else before)
     except OSError as error:
         raise SaveError(f"{folder}: cannot be written ({error}); what it held before is still there") from error
 
@@ -159,7 +161,7 @@ def write(
 def remove_leftovers(folder: Path) -> None:
     """Remove the files of interrupted saves."""
     with suppress(OSError), exclusive(folder / MANIFEST, seconds=LOCK_SECONDS):
-        _remove_unlisted(folder)
+        _remove_unlisted(folder, None)
 
 
 def open_parts(folder: Path) -> tuple[Manifest, StoredParts]:
@@ -256,17 +258,24 @@ def _independent(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
 
 
-def _remove_unlisted(folder: Path) -> None:
-    """Remove our files that the manifest does not list; while the lock is held, none of them is still being written."""
-    try:
-        listed = {file["name"] for file in read_json(folder / MANIFEST, LoadError)["files"].values()}
-    except (LoadError, OSError, KeyError, TypeError, AttributeError):
+def _remove_unlisted(folder: Path, names: set[str] | None) -> None:
+    """Remove our files that the manifest does not list. names: only these; None, while the lock is held: all."""
+    listed = _listed(folder)
+    if not listed:
         return  # without a list, none of them is known to be needless
     for path in folder.iterdir():
         ours = _TENSORS.fullmatch(path.name) or _PARTIAL.fullmatch(path.name)
-        if ours and path.name not in listed:
+        if ours and path.name not in listed and (names is None or path.name in names):
             with suppress(OSError):
                 path.unlink()
+
+
+def _listed(folder: Path) -> set[str]:
+    """The files that the folder's manifest lists; none if it cannot be read."""
+    try:
+        return {file["name"] for file in read_json(folder / MANIFEST, LoadError)["files"].values()}
+    except (LoadError, OSError, KeyError, TypeError, AttributeError):
+        return set()
 
 
 def _open_tensors(path: Path, file: StoredFile) -> IO[bytes]:

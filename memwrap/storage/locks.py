@@ -1,10 +1,11 @@
 """Locks between processes and threads, next to the file that they protect. They are released however a process ends."""
 
+import errno
 import math
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -34,6 +35,22 @@ def exclusive(path: Path, waiting: Callable[[], None] = lambda: None, seconds: f
 
 
 @contextmanager
+def exclusive_if_supported(path: Path, seconds: float) -> Iterator[bool]:
+    """`exclusive`, except on file systems without locks; yields whether the lock is held."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(exclusive(path, seconds=seconds))
+        except OSError as error:
+            if error.errno not in (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK):
+                raise
+            with suppress(OSError):
+                _file(path).unlink()
+            yield False
+            return
+        yield True
+
+
+@contextmanager
 def exclusive_if_free(path: Path) -> Iterator[bool]:
     """Hold the lock of a path unless another process or thread does; yields whether it is held."""
     lock = _lock(path)
@@ -50,11 +67,15 @@ def exclusive_if_free(path: Path) -> Iterator[bool]:
 
 
 def _lock(path: Path) -> FileLock:
-    file = path.with_name(f".{path.name}.lock")
+    file = _file(path)
     # An OSError now: filelock would wait for ever for a file that cannot be created, and opens links and pipes.
     flags = os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     os.close(os.open(file, flags, 0o666))
     return FileLock(file, fallback_to_soft=False)  # a soft lock would outlive a killed process
+
+
+def _file(path: Path) -> Path:
+    return path.with_name(f".{path.name}.lock")
 
 
 def _release(lock: FileLock) -> None:

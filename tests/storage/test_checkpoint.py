@@ -1,5 +1,7 @@
 """The folder: whole at every moment of a save, and clear about what is wrong with it."""
 
+import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -190,6 +192,21 @@ def test_a_save_leaves_the_files_of_another_in_progress_though_the_clock_jumps(
                 save.result()
             checkpoint.read(tmp_path)
     assert len(files(tmp_path)) == 3
+
+
+def test_without_locks_a_save_removes_no_more_than_it_replaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    checkpoint.write(tmp_path, {}, OLD)
+    first = files(tmp_path)
+    (tmp_path / "weights.0123456789abcdef.safetensors").write_text("of another, which is being saved")
+    checkpoint.write(tmp_path, {}, NEW)
+    assert_close(checkpoint.read(tmp_path)[1], NEW)
+    assert files(tmp_path) & first == {"model.json"}
+    assert "weights.0123456789abcdef.safetensors" in files(tmp_path)
+    assert len(files(tmp_path)) == 4
 
 
 def test_an_unfinished_save_is_removed_only_where_the_manifest_can_be_read(tmp_path: Path) -> None:
