@@ -4,7 +4,7 @@ To add one, write a file with a builder `name(num_classes, channels) -> Classifi
 """
 
 from memwrap.encoders.blocks import Classifier
-from memwrap.encoders.registry import create, create_arguments, create_untrained, names
+from memwrap.encoders.registry import create, create_arguments, names
 from memwrap.encoders.timm_models import TIMM, timm_config
 
-__all__ = ["TIMM", "Classifier", "create", "create_arguments", "create_untrained", "names", "timm_config"]
+__all__ = ["TIMM", "Classifier", "create", "create_arguments", "names", "timm_config"]

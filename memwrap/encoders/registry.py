@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from memwrap.encoders.blocks import Classifier
-from memwrap.encoders.timm_models import TIMM, WEIGHT_SOURCES, create_timm
+from memwrap.encoders.timm_models import TIMM, WEIGHT_SOURCES, check_stored_timm, create_timm
 from memwrap.errors import InputError
 from memwrap.nn.checks import check_sizes
 
@@ -66,8 +66,10 @@ def create_arguments(classifier: nn.Module) -> dict[str, Any] | None:
     return classifier.__dict__.get(ARGUMENTS_ATTRIBUTE)
 
 
-def create_untrained(name: str, **arguments: Any) -> nn.Module:
-    """`create` for arguments from a file: an InputError if they name a source of weights, which could be downloaded."""
+def check_stored(name: str, arguments: dict[str, Any]) -> None:
+    """An InputError for arguments of `create` that a file may not give: sources of weights, and what is not plain."""
     if forbidden := sorted(set(arguments) & set(WEIGHT_SOURCES)):
         raise InputError(f"the arguments of {name!r} name a source of weights ({', '.join(forbidden)})")
-    return create(name, **arguments)
+    if name.startswith(TIMM):
+        others = {key: value for key, value in arguments.items() if key not in ("num_classes", "channels")}
+        check_stored_timm(name.removeprefix(TIMM), others)

@@ -1,8 +1,13 @@
 """Models of timm, by the prefix `timm:`."""
 
 import difflib
+import inspect
+import re
+import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError
@@ -10,6 +15,7 @@ from urllib.request import Request, urlopen
 
 from torch import nn
 
+from memwrap.encoders.arguments import check_words
 from memwrap.errors import InputError, brief
 
 TIMM = "timm:"
@@ -18,6 +24,18 @@ HUB_SECONDS = 5.0  # to wait for an answer of the hub of pretrained weights
 
 # Arguments of timm's `create_model` that say where weights come from, not what the network is.
 WEIGHT_SOURCES = ("pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path", "cache_dir")
+
+# A model's name, and which of its pretrained weights are meant.
+_NAME = re.compile(r"\w+(\.\w+)?", re.ASCII)
+
+# Arguments that all families of models take in some way; the others are those of the classes in a family's file.
+_COMMON = {"drop_rate", "drop_path_rate", "global_pool", "img_size", "bn_eps", "bn_momentum"}
+
+# Where a network is made, and what is made of it, is no part of its architecture.
+_NOT_STORED = {"device", "dtype", "out_indices", "features_only", "feature_cls", "self", "args", "kwargs"}
+
+_offline_lock = threading.Lock()
+_offline_users = 0
 
 
 def create_timm(name: str, num_classes: int, channels: int, arguments: dict[str, Any]) -> nn.Module:
@@ -45,6 +63,52 @@ def timm_config(name: str) -> dict[str, Any]:
     return dict(_import_timm(bare).get_pretrained_cfg(bare).to_dict())
 
 
+def check_stored_timm(name: str, arguments: dict[str, Any]) -> None:
+    """An InputError for a name or arguments that a file may not give to timm's `create_model`.
+
+    Arguments are those of the model's classes, as numbers, words and lists of these.
+    """
+    if not _NAME.fullmatch(name):
+        raise InputError(f"timm has no model {name[:100]!r}; expected a name as in timm.list_models()")
+    _import_timm(name)
+    known = _stored_arguments(name.partition(".")[0])
+    if unknown := sorted(set(arguments) - known):
+        raise InputError(f"the arguments {', '.join(unknown)} are not of the architecture 'timm:{name}'")
+    for key, value in arguments.items():
+        check_words(key, value)
+
+
+@cache
+def _stored_arguments(name: str) -> set[str]:
+    from timm.models import build_model_with_cfg, create_model, model_entrypoint
+
+    file = sys.modules[model_entrypoint(name).__module__]
+    classes = [kind for kind in vars(file).values() if isinstance(kind, type) and issubclass(kind, nn.Module)]
+    known = _COMMON.union(*(inspect.signature(kind.__init__).parameters for kind in classes)) - _NOT_STORED
+    return known.difference(
+        *(inspect.signature(builder).parameters for builder in (create_model, build_model_with_cfg))
+    )
+
+
+@contextmanager
+def hub_offline() -> Iterator[None]:
+    """Let the clients of the hub of pretrained weights use their cache alone, in all threads."""
+    global _offline_users
+    constants: Any = sys.modules.get("huggingface_hub.constants")
+    if constants is None or (constants.HF_HUB_OFFLINE and not _offline_users):
+        yield
+        return
+    with _offline_lock:
+        _offline_users += 1
+        constants.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        with _offline_lock:
+            _offline_users -= 1
+            constants.HF_HUB_OFFLINE = _offline_users > 0
+
+
 @contextmanager
 def _offline_if_unreachable(arguments: dict[str, Any]) -> Iterator[None]:
     """Let the hub's client use its cache if the hub does not answer; it would otherwise retry for a minute."""
@@ -53,12 +117,11 @@ def _offline_if_unreachable(arguments: dict[str, Any]) -> Iterator[None]:
         return
     from huggingface_hub import constants
 
-    before = constants.HF_HUB_OFFLINE
-    constants.HF_HUB_OFFLINE = before or not _answers(constants.ENDPOINT)
-    try:
+    if _answers(constants.ENDPOINT):
         yield
-    finally:
-        constants.HF_HUB_OFFLINE = before
+    else:
+        with hub_offline():
+            yield
 
 
 def _answers(url: str) -> bool:

@@ -1,12 +1,12 @@
 """A classifier's architecture as data, from which it can be built again without its weights.
 
 Ours and timm's are built by `encoders.create`, torchvision's by their builders, transformers' from their configuration.
-Nothing of this is code, and building from it reads no weights and asks no network.
+Nothing of this is code. A description may come from a stranger: only known names and plain arguments are built, and
+building reads no weights, asks no network and starts no program.
 """
 
 import inspect
 import json
-import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -16,16 +16,17 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from memwrap.encoders import TIMM, create_arguments, create_untrained
-from memwrap.encoders.registry import ARGUMENTS_ATTRIBUTE
+from memwrap.encoders import TIMM, create, create_arguments
+from memwrap.encoders.arguments import check_plain
+from memwrap.encoders.registry import ARGUMENTS_ATTRIBUTE, check_stored
+from memwrap.encoders.timm_models import hub_offline
 from memwrap.errors import LoadError, brief
+from memwrap.models.confinement import only_arithmetic
 from memwrap.models.surgery.modules import remove_layer
+from memwrap.models.transformers_models import transformers_builder
 
 # Attributes that change in use, and say nothing of what a network computes.
 _PASSING = ("training", "grad_checkpointing", "gradient_checkpointing", ARGUMENTS_ATTRIBUTE)
-
-# Settings of transformers that may make it load more than its own code.
-_FETCHING = re.compile(r"_implementation$|^quantization_config$|backbone|^model_args$|^auto_map$")
 
 
 @dataclass(frozen=True)
@@ -52,11 +53,14 @@ def describe(encoder: nn.Module, layer: str, num_classes: int, channels: int) ->
 
 
 def build(architecture: Architecture) -> nn.Module:
-    """The classifier, with new weights."""
+    """The classifier, with new weights. The caller bounds its size, as by `confinement.limit_size`."""
     if architecture.source not in _BUILDERS:
         raise LoadError(f"the classifier is of {architecture.source!r}; known are {', '.join(_BUILDERS)}")
     try:
-        return _BUILDERS[architecture.source](architecture.name, architecture.arguments)
+        check_plain(architecture.arguments)
+        builder = _BUILDERS[architecture.source](architecture.name, architecture.arguments)
+        with only_arithmetic(), hub_offline():
+            return builder()
     except Exception as error:  # whatever a library makes of a name and arguments that it does not know
         raise LoadError(
             f"the classifier {architecture.name!r} of {architecture.source} cannot be built here ({brief(error)})"
@@ -158,34 +162,25 @@ def _torchvision_guesses(encoder: nn.Module, num_classes: int) -> Iterator[Archi
                     yield Architecture("torchvision", name, arguments)
 
 
-def _build_torchvision(name: str, arguments: dict[str, Any]) -> nn.Module:
+def _encoder_builder(name: str, arguments: dict[str, Any]) -> Callable[[], nn.Module]:
+    check_stored(name, arguments)
+    return lambda: create(name, **arguments)
+
+
+def _torchvision_builder(name: str, arguments: dict[str, Any]) -> Callable[[], nn.Module]:
     from torchvision import models
 
-    allowed = {"num_classes", "aux_logits", "init_weights"}
-    if unknown := sorted(set(arguments) - allowed):
-        raise ValueError(f"unknown arguments {unknown}")
+    allowed = {"num_classes": int, "aux_logits": bool, "init_weights": bool}
+    if wrong := sorted(key for key, value in arguments.items() if type(value) is not allowed.get(key)):
+        raise ValueError(f"arguments {wrong} are unknown or of another type")
     if name not in models.list_models(module=models):
         raise ValueError("torchvision has no model of that name")
-    classifier: nn.Module = models.get_model(name, weights=None, **arguments)
-    return classifier
+    return lambda: models.get_model(name, weights=None, **arguments)
 
 
-def _build_transformers(name: str, arguments: dict[str, Any]) -> nn.Module:
-    import transformers
-
-    # Only the library's own image classifiers; a wrapped timm model may fetch weights.
-    kind = getattr(transformers, name, None) if "ForImageClassification" in name and "Timm" not in name else None
-    if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
-        raise ValueError("transformers has no image classifier of that name")
-    if fetching := sorted(key for key, value in arguments.items() if value and _FETCHING.search(key)):
-        raise ValueError(f"arguments that may fetch code or weights: {fetching}")
-    model_class: Any = kind
-    classifier: nn.Module = model_class(model_class.config_class.from_dict(arguments))
-    return classifier
-
-
-_BUILDERS: dict[str, Callable[[str, dict[str, Any]], nn.Module]] = {
-    "encoders": lambda name, arguments: create_untrained(name, **arguments),
-    "torchvision": _build_torchvision,
-    "transformers": _build_transformers,
+# Each checks a name and arguments, imports what is needed, and returns what builds the classifier.
+_BUILDERS: dict[str, Callable[[str, dict[str, Any]], Callable[[], nn.Module]]] = {
+    "encoders": _encoder_builder,
+    "torchvision": _torchvision_builder,
+    "transformers": transformers_builder,
 }

@@ -13,6 +13,7 @@ from memwrap.errors import LoadError, MemwrapError, brief
 from memwrap.models.architectures import build
 from memwrap.models.base import Origin
 from memwrap.models.classifier import MemoryClassifier
+from memwrap.models.confinement import limit_size
 from memwrap.models.memory_check import TOLERANCES, check_memory, draw_rows
 from memwrap.models.record import ModelRecord
 from memwrap.models.standard import StandardClassifier
@@ -84,7 +85,8 @@ def unpack(
     given = None if classifier is None else copy_of(classifier)
     record = parse(ModelRecord, settings, LoadError, path / checkpoint.MANIFEST)
     try:
-        model = _assemble(path, record, given)
+        with limit_size(parts.elements("weights")):
+            model = _assemble(path, record, given)
         _check_sizes(model, parts)
         _load_weights(model, parts["weights"], record.state_versions)
         for name in record.frozen:
@@ -99,7 +101,7 @@ def unpack(
             check_memory(model, draw_rows(memory))
     except LoadError as error:
         raise LoadError(f"{path}: {error}") from error
-    except (KeyError, TypeError, AttributeError, MemwrapError) as error:
+    except (KeyError, TypeError, AttributeError, RuntimeError, MemwrapError) as error:
         raise LoadError(f"{path}: the saved model is incomplete or contradicts itself ({brief(error)})") from error
     return model
 
@@ -150,13 +152,15 @@ def _match_dtypes(model: Model, weights: dict[str, Tensor]) -> None:
         model.to(dtypes.pop())  # with buffers that are not saved
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if name in weights:
+            if tensor.is_floating_point() and weights[name].dtype not in TOLERANCES:
+                raise LoadError(f"the saved weights {name} are {weights[name].dtype}; expected {tensor.dtype}")
             tensor.data = tensor.data.to(weights[name].dtype)
 
 
 def _verify(model: Model, probe: dict[str, Tensor]) -> None:
     """Check that the model computes the stored logits of the stored images."""
     expected = probe["logits"]
-    if expected.numel() == 0 or not expected.isfinite().all():
+    if expected.numel() == 0 or not expected.is_floating_point() or not expected.isfinite().all():
         raise LoadError("the stored logits of the probe are empty or not finite: the saved model is damaged")
     try:
         logits = model.probe_logits(probe)

@@ -39,6 +39,7 @@ SMALL_TRANSFORMER = {
     "intermediate_size": 64,
     "image_size": 64,
 }
+SMALL_PVT = {"hidden_sizes": [8, 16, 24, 32], "depths": [1, 1, 1, 1], "num_attention_heads": [1, 2, 4, 4]}
 SMALL_PYRAMID = {"hidden_sizes": [8, 16, 24, 32], "depths": [1, 1, 1, 1]}
 
 WRAPPED: dict[str, Callable[[], nn.Module]] = {
@@ -106,6 +107,17 @@ WRAPPED: dict[str, Callable[[], nn.Module]] = {
     ),
     "transformers ResNet": lambda: of_transformers("ResNet", embedding_size=8, **SMALL_PYRAMID),
     "transformers ConvNext": lambda: of_transformers("ConvNext", **SMALL_PYRAMID),
+    # Their configurations have others in them.
+    **{
+        f"transformers {name}": lambda name=name: of_transformers(
+            name, vision_config=SMALL_TRANSFORMER | {"patch_size": 16}, text_config={}
+        )
+        for name in ("CLIP", "Siglip")
+    },
+    "transformers MobileViT": lambda: of_transformers(
+        "MobileViT", hidden_sizes=[16, 24, 32], neck_hidden_sizes=[8, 8, 16, 16, 24, 32, 64], image_size=64
+    ),
+    "transformers PvtV2": lambda: of_transformers("PvtV2", image_size=64, **SMALL_PVT),
     "transformers MobileNetV2": lambda: of_transformers("MobileNetV2", depth_multiplier=0.35),
 }
 

@@ -120,7 +120,10 @@ def preserve_random_state(model: nn.Module) -> Iterator[None]:
 
 def _places(classifier: nn.Module, name: str) -> list[tuple[nn.Module, str]]:
     """Where the layer of that name is registered, as (parent, key); a shared layer has several places."""
-    layer = classifier.get_submodule(name)
+    # By the names of modules alone: `get_submodule` would read any attribute, and run properties.
+    layer = dict(classifier.named_modules(remove_duplicate=False)).get(name)
+    if layer is None:
+        raise AttributeError(f"there is no layer {name!r}")
     return [
         (parent, key) for parent in classifier.modules() for key, child in parent._modules.items() if child is layer
     ]
