@@ -1,5 +1,6 @@
 """What a failing command prints, and the number that it ends with."""
 
+import errno
 import os
 import re
 import shutil
@@ -50,6 +51,89 @@ def test_the_help_explains_every_code() -> None:
 def test_too_little_memory_on_a_gpu_says_what_to_make_smaller(capsys: pytest.CaptureFixture[str]) -> None:
     assert report(torch.OutOfMemoryError("CUDA"), debug=False) == 1
     assert "--batch-size" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:121] . DefaultCPUAllocator: can't allocate memory: you tried ..."),
+        RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 4 bytes."),
+        RuntimeError("std::bad_alloc"),
+        RuntimeError("could not create a memory object"),
+        OSError(errno.ENOMEM, "Cannot allocate memory"),
+        ImportError("libtorch_cpu.so: failed to map segment from shared object: cannot allocate memory"),
+    ],
+)
+def test_too_little_memory_says_so(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+    assert report(error, debug=False) == 1
+    message = capsys.readouterr().err
+    assert "too little memory" in message
+    assert "unexpected" not in message
+    assert "GPU" not in message
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        (errno.EACCES, 2),
+        (errno.EPERM, 2),
+        (errno.ENAMETOOLONG, 2),
+        (errno.ELOOP, 2),
+        (errno.ENOTDIR, 2),
+        (errno.EROFS, 5),
+        (errno.EDQUOT, 5),
+        (errno.ENOSPC, 5),
+        (errno.EMFILE, 1),
+    ],
+    ids=errno.errorcode.get,
+)
+def test_what_the_system_refuses_is_no_surprise(number: int, code: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert report(OSError(number, os.strerror(number), "some/path" + 5000 * "x"), debug=False) == code
+    message = capsys.readouterr().err
+    assert "unexpected" not in message
+    assert len(message) < 400
+    if number not in (errno.ENOSPC, errno.EMFILE):
+        assert message.startswith("memwrap: some/path")
+        assert os.strerror(number) in message
+
+
+TOO_LONG = "x" * 300
+COMMANDS = [
+    ["train", TOO_LONG, "--out", "new"],
+    ["train", "digits", "--out", TOO_LONG],
+    ["train", "digits", "--out", "new", "--config", TOO_LONG],
+    ["train", "digits", "--out", "new", "--encoder", "timm:test_resnet", "--weights", TOO_LONG],
+    ["train", "--resume", "--out", TOO_LONG],
+    ["evaluate", TOO_LONG],
+    ["evaluate", "RUN", "--data", TOO_LONG],
+    ["evaluate", "RUN", "--run-data", TOO_LONG],
+    ["predict", TOO_LONG, "image.png"],
+    ["predict", "RUN", TOO_LONG],
+    ["explain", TOO_LONG, "image.png"],
+    ["explain", "RUN", TOO_LONG],
+    ["explain", "RUN", "--data", TOO_LONG],
+    ["explain", "RUN", "--run-data", TOO_LONG],
+    ["explain", "RUN", "--html", f"{TOO_LONG}.html"],
+    ["explain", "RUN", "--figure", f"{TOO_LONG}.png"],
+    ["verify", TOO_LONG],
+    ["demo", "--out", TOO_LONG],
+    ["bench", "--quick", "--out", TOO_LONG],
+    ["reproduce", "--from-records", "--out", TOO_LONG],
+]
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=lambda words: " ".join(word[:20] for word in words))
+@pytest.mark.parametrize("bad", [TOO_LONG, "/".join(["y"] * 3000), "a\0b"], ids=["name", "path", "nul"])
+def test_every_command_names_a_path_that_cannot_be(
+    trained: Trained, words: list[str], bad: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = [str(trained.run) if word == "RUN" else word.replace(TOO_LONG, bad) for word in words]
+    result = run(*given)
+    assert result.code in (2, 3, 4, 5), result.err
+    assert "unexpected" not in result.err
+    assert "Traceback" not in result.err
 
 
 def broken(monkeypatch: pytest.MonkeyPatch) -> None:
