@@ -165,6 +165,7 @@ def outcome(path: Path) -> dict[str, Any]:
     run = json.loads((path / "run.json").read_text())
     return {
         "run": {key: value for key, value in run.items() if key != "created"},
+        "documents": sorted(manifest["documents"]),
         "splits": json.loads((path / "splits.json").read_text()),
         "model": {key: settings[key] for key in settings.keys() & {"layer", "classes", "architecture", "transform"}},
         "state": {key: value for key, value in settings["training"].items() if key not in TIMES},
@@ -174,14 +175,14 @@ def outcome(path: Path) -> dict[str, Any]:
 
 
 def is_finished(path: Path) -> bool:
-    return path.exists() and bool(checkpoint.read_settings(path)["training"]["finished"])
+    return path.exists() and bool(checkpoint.read_manifest(path).settings["training"]["finished"])
 
 
 def check_loads(path: Path) -> None:
     """A killed process leaves no folder, or a run that loads."""
     if path.exists():
-        run = open_run(path)
-        assert run.stored is not None
+        open_run(path)
+        checkpoint.read(path)  # every file, checked against its hash
         memwrap.load(path)
 
 

@@ -15,7 +15,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -156,7 +156,8 @@ class Run(SavedModel):
         if state is None:
             raise RunError(f"{self.path}: holds a model without the state of its training; it cannot be resumed")
         if state.finished:
-            checkpoint.remove_leftovers(self.path)  # of a process that was killed right after its last save
+            with suppress(RunError), self.locked():  # removes the lock, too, of a process killed after its last save
+                checkpoint.remove_leftovers(self.path)
             raise RunError(f"{self.path}: the run is finished; there is nothing to resume")
         return state
 
