@@ -288,7 +288,7 @@ def _make_reports(genuine: Genuine) -> None:
     }
     for name in REPORTS:
         source = source_of(open_model(genuine.run_of_report(name)))
-        options = HeatmapOptions(max_steps=4, tolerance=0.9) if name == "heatmaps" else None
+        options = HeatmapOptions(max_steps=4, tolerance=0.1) if name == "heatmaps" else None
         genuine.report(name).write_text(render(create_report(source, inputs[name], shown=4, heatmaps=options)))
 
 
