@@ -29,7 +29,7 @@ from memwrap.runs.record import RECORD, RunDescription, TrainingState, read_reco
 from memwrap.runs.splits import SPLITS, Splits, read_splits
 from memwrap.storage import checkpoint
 from memwrap.storage.files import make_folder, sync_folder, write_file
-from memwrap.storage.locks import exclusive, exclusive_if_free, exclusive_if_supported
+from memwrap.storage.locks import exclusive, exclusive_if_free, exclusive_if_supported, remove_abandoned
 from memwrap.storage.validation import parse
 from memwrap.training.settings import ResolvedSettings
 
@@ -190,6 +190,7 @@ class Run(SavedModel):
                 raise RunError(f"{self.path}: cannot be trained in ({error})") from error
             if not held:
                 raise RunError(f"{self.path}: another process is training here")
+            remove_abandoned(self.path.resolve())  # by a process that was killed when it had just made the folder
             yield
 
 

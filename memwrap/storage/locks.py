@@ -66,6 +66,14 @@ def exclusive_if_free(path: Path) -> Iterator[bool]:
         _release(lock)
 
 
+def remove_abandoned(path: Path) -> None:
+    """Remove the lock file of a path, if there is one and the process that made it was killed."""
+    with suppress(OSError):
+        if _file(path).exists():
+            with exclusive_if_free(path):
+                pass
+
+
 def _lock(path: Path) -> FileLock:
     file = _file(path)
     # An OSError now: filelock would wait for ever for a file that cannot be created, and opens links and pipes.

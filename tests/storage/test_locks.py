@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from memwrap.storage import locks
-from memwrap.storage.locks import exclusive, exclusive_if_free
+from memwrap.storage.locks import exclusive, exclusive_if_free, remove_abandoned
 
 HOLDER = """
 import sys, time
@@ -107,3 +107,15 @@ def test_a_lock_left_behind_is_no_obstacle(tmp_path: Path) -> None:
 def test_a_lock_that_cannot_be_created_is_an_error(lock: Any, tmp_path: Path) -> None:
     with pytest.raises(OSError, match="nowhere"), lock(tmp_path / "nowhere" / "file"):
         pass
+
+
+def test_the_file_of_a_killed_process_is_removed_and_that_of_another_stays(tmp_path: Path) -> None:
+    file = tmp_path / ".file.lock"
+    remove_abandoned(tmp_path / "file")
+    assert list(tmp_path.iterdir()) == []
+    with exclusive(tmp_path / "file"):
+        remove_abandoned(tmp_path / "file")
+        assert file.exists()
+    file.touch()
+    remove_abandoned(tmp_path / "file")
+    assert list(tmp_path.iterdir()) == []
