@@ -82,7 +82,9 @@ def main() -> None:
         warnings.showwarning = _show_warning  # type: ignore[assignment]
     try:
         sys.exit(_run([each for each in arguments if each != "--debug"]))
-    except Exception as error:
+    except (SystemExit, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # a panic of safetensors, which is in Rust, is no Exception
         sys.exit(report(error, debug))
 
 

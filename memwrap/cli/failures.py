@@ -43,6 +43,7 @@ _NO_MEMORY = (
     "not enough memory",
     "bad_alloc",
     "could not create a memory",
+    "pyobject pointer is null",  # in safetensors, when Python has none left
 )
 
 

@@ -143,6 +143,20 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "predict", fail)
 
 
+def test_a_panic_in_a_library_is_an_error_like_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    class PanicException(BaseException):
+        """As that of pyo3, which safetensors is written with."""
+
+    def panic(*_: object) -> None:
+        raise PanicException("PyObject pointer is null")
+
+    monkeypatch.setattr(command, "predict", panic)
+    result = run("predict", "run", "image.png")
+    assert result.code == 1
+    assert result.err.startswith("memwrap: ")
+    assert "too little memory" in result.err
+
+
 def test_an_unexpected_error_is_one_line_that_leads_to_debug(monkeypatch: pytest.MonkeyPatch) -> None:
     broken(monkeypatch)
     result = run("predict", "run", "image.png")
