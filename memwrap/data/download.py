@@ -16,6 +16,7 @@ from urllib.request import Request, urlopen
 
 from memwrap.data.progress import Report
 from memwrap.errors import DataError, brief
+from memwrap.storage.files import make_folder, sync_folder
 from memwrap.storage.locks import exclusive
 from memwrap.version import __version__
 
@@ -35,7 +36,7 @@ def download(url: str, target: Path, md5: str | None, progress: Report | None = 
     try:
         if is_complete(target, md5):  # also where nothing can be written, not even a lock
             return
-        target.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(target.parent)
         with exclusive(target, waiting=lambda: report(_size(part), None)):
             if not is_complete(target, md5):  # another process may have downloaded it meanwhile
                 _fetch(url, part, target, md5, report)
@@ -60,6 +61,7 @@ def _fetch(url: str, part: Path, target: Path, md5: str | None, report: Report) 
             "or put the right file there yourself; --data-root sets another folder"
         )
     part.replace(target)
+    sync_folder(target.parent)
 
 
 def _receive(url: str, part: Path, target: Path, report: Report) -> None:

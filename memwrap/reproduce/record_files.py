@@ -15,6 +15,7 @@ from typing import Any
 
 from memwrap.errors import SaveError
 from memwrap.reproduce.records import Failure, RunRecord, to_json
+from memwrap.storage.files import make_folder, sync_folder
 from memwrap.storage.locks import exclusive, exclusive_if_free
 
 RESERVE = 1 << 20  # bytes, enough for a hundred records
@@ -24,13 +25,14 @@ def append_record(path: Path, entry: RunRecord | Failure) -> None:
     """Append a line, which is on disk when this returns; several processes may do so at the same time."""
     content = (json.dumps(to_json(entry), allow_nan=False) + "\n").encode()
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         # Opened before it is locked: a lock waits for ever where no file can be made.
         with path.open("ab+", buffering=0) as file, exclusive(path):
             # A line that a killed process or a full disk cut short must not swallow this one.
             content = content if _ends_with_newline(file) else b"\n" + content
             _write_all(file, content)
             os.fsync(file.fileno())
+            sync_folder(path.parent)
     except OSError as error:
         raise SaveError(f"{path}: the record of {entry.task.name} cannot be written ({error})") from error
 
@@ -50,7 +52,7 @@ def claim(path: Path) -> Iterator[bool]:
 def check_writable(path: Path) -> None:
     """Raise a SaveError now if lines could not be appended later, or if the disk is nearly full."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         with path.open("ab"), exclusive(path), tempfile.TemporaryFile(dir=path.parent, buffering=0) as probe:
             _write_all(probe, bytes(RESERVE))
     except OSError as error:

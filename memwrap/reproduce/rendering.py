@@ -16,7 +16,7 @@ from memwrap.reproduce.published import published_table, table_info
 from memwrap.reproduce.records import Failure, RunRecord
 from memwrap.reproduce.tables import PUBLISHED_SHARE, SUBSET, WHOLE_SET
 from memwrap.reproduce.tasks import BATCH, MEASURED, RANDOM, unique
-from memwrap.storage.files import write_file
+from memwrap.storage.files import make_folder, write_file
 
 FILES = ("table.md", "table.csv", "table.png")
 SOURCE_TITLES = {
@@ -341,7 +341,7 @@ def write_table(folder: Path, rows: Sequence[Row], title: str, caption: str) -> 
     )
     paths = [folder / name for name in FILES]
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         for path, content in zip(paths, contents, strict=True):
             write_file(path, content)
     except OSError as error:

@@ -19,7 +19,7 @@ from memwrap.runs.record import RECORD
 from memwrap.runs.reporting import source_of
 from memwrap.runs.run import Run, open_run
 from memwrap.runs.training import begin
-from memwrap.storage.files import sync_folder, write_file
+from memwrap.storage.files import make_folder, sync_folder, write_file
 from memwrap.training.recipes import DEFAULT, recipe
 from memwrap.training.settings import VARIANTS, Settings, with_changes
 
@@ -61,7 +61,7 @@ def compare(seeds: int, out: Path) -> Iterator[DemoResult]:
     refuse_if_no_demo(out)
     data = digits()
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(out.parent)
         with tempfile.TemporaryDirectory(dir=out.parent, prefix=".demo-") as scratch:
             for seed in range(seeds):
                 for variant in reversed(VARIANTS):

@@ -11,7 +11,7 @@ from pydantic.dataclasses import dataclass
 from memwrap.errors import RunError, SaveError, brief
 from memwrap.reproduce.bench.timing import Spread, Timing
 from memwrap.reproduce.provenance import STORED, Provenance
-from memwrap.storage.files import write_file
+from memwrap.storage.files import make_folder, write_file
 from memwrap.storage.validation import describe
 from memwrap.version import __version__
 
@@ -105,7 +105,7 @@ def write_bench(path: Path, record: BenchRecord) -> None:
     """Write a record atomically."""
     content = json.dumps(to_json(record), indent=2, allow_nan=False) + "\n"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         write_file(path, content.encode())
     except OSError as error:
         raise SaveError(f"{path}: the record cannot be written ({error})") from error
