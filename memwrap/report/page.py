@@ -25,7 +25,8 @@ SCALE_STEPS = 9  # colours between which a browser mixes
 LEAST_SHOWN = 0.0005  # of probability: a second class with less would show as 0.0 %
 
 _RECORD = re.compile(r'<script type="application/json" id="record">([^<]*)</script>')
-_PICTURE = re.compile(r'<image id="([a-z0-9-]+)"[^<>"]*(?:"[^<>"]*"[^<>"]*)*? href="(data:[^<>"]*)"></image>')
+# What lies between is bounded, so that no page makes the search slow.
+_PICTURE = re.compile(r'<image id="([a-z0-9-]{1,40})"[^<>]{0,200} href="(data:[^<>"]*)"></image>')
 _OLD_RECORD = '<script type="application/json" id="manifest">'  # of memwrap 0.1.0
 
 

@@ -1,6 +1,9 @@
 """Reports from strangers: no forgery is accepted, and none takes long or fills the memory."""
 
 import random
+import time
+import tracemalloc
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -8,7 +11,7 @@ import torch
 from memwrap import DataError
 from memwrap.report import HeatmapOptions, verify
 from tests.report import STEPS, ReportWorld, make_report, network, noise
-from tests.report.forgeries import FORGERIES, LOSSY_FORGERIES, mutate
+from tests.report.forgeries import FORGERIES, LOSSY_FORGERIES, edited_record, mutate, with_json
 from tests.report.test_pictures import smooth
 from tests.report.test_verification import COARSE
 
@@ -55,8 +58,37 @@ def test_a_forgery_of_pictures_stored_with_loss_is_refused(lossy: ReportWorld, n
     assert not accepted(page, lossy)
 
 
+SIZE = 16_000_000  # characters
+BOMBS: dict[str, Callable[[ReportWorld], str]] = {
+    "lines": lambda world: world.page + "\n" * SIZE,
+    "a line": lambda world: world.page.replace("Summary", "x" * SIZE, 1),
+    "tags of pictures": lambda world: world.page + '<image id="a" ' * (SIZE // 14),
+    "attributes of a picture": lambda world: world.page + '<image id="a"' + ' x=""' * (SIZE // 5),
+    "addresses of a picture": lambda world: world.page + '<image id="a"' + ' href="data:"' * (SIZE // 13),
+    "records": lambda _: '<script type="application/json" id="record">' * (SIZE // 45),
+    "lists": lambda world: with_json(world.page, lambda _: "[" + "[]," * (SIZE // 3) + "1]"),
+    "numbers": lambda world: with_json(world.page, lambda _: "[" + "1," * (SIZE // 2) + "1]"),
+    "a text": lambda world: with_json(world.page, lambda _: f'{{"format": "{"x" * SIZE}"}}'),
+    "names": edited_record(lambda stored: [each.update(path="x" * (SIZE // 4)) for each in stored["explanations"]]),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_large_forgery_is_refused_soon_and_in_little_memory(world: ReportWorld, name: str) -> None:
+    page = BOMBS[name](world)
+    assert len(page) > SIZE // 8
+    begun = time.monotonic()
+    tracemalloc.start()
+    try:
+        assert not accepted(page, world)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 20 * len(page), f"{peak:,} bytes"
+    assert time.monotonic() - begun < 60
+
+
 def test_random_changes_are_refused(world: ReportWorld) -> None:
-    """Those that are accepted show what the run gives, within the tolerances."""
     draws = random.Random(0)
     for number in range(60):
         assert not accepted(mutate(world.page, draws), world), number
