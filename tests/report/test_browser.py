@@ -16,8 +16,10 @@ from PIL import Image
 from torch import nn
 from torch.nn.functional import interpolate
 
-from memwrap.report import HeatmapOptions
-from tests.report import HOSTILE, ReportWorld, make_report, network
+from memwrap import DataError
+from memwrap.report import HeatmapOptions, verify
+from tests.report import HOSTILE, ReportWorld, make_report, network, noise
+from tests.report.forgeries import FORGERIES, as_pillow_reads, content_of
 from tests.report.test_pictures import SIDE, photos
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -160,6 +162,52 @@ def test_a_memory_picture_is_the_one_that_it_should_be(looked_at: Any, world: Re
     memory = photos(24, seed=1).float()
     small = interpolate(memory, size=(4, 4), mode="area").permute(0, 2, 3, 1).reshape(24, 16, 3)
     assert int((small - found).abs().mean(dim=(1, 2)).argmin()) == sample.index
+
+
+def seen(browser: Any, tmp_path: Path, text: str) -> np.ndarray:
+    """The first input as a browser shows it, (H, W, 3) in its own size."""
+    file = tmp_path / "forged.html"
+    file.write_text(text, encoding="utf-8")
+    with opened(browser, file) as page:
+        page.evaluate("Promise.all([...document.querySelectorAll('image')].map(image => image.decode()))")
+        picture = page.locator("article .pic").first
+        # On whole pixels: elsewhere, its own would be mixed.
+        style = "position: fixed; inset: 0; width: 144px; border: 0; border-radius: 0; z-index: 1"
+        picture.evaluate("(each, style) => { each.style = style }", style)
+        with Image.open(io.BytesIO(picture.screenshot())) as image:
+            return np.array(image.convert("RGB").resize((16, 16), Image.Resampling.BOX)).astype(float)
+
+
+def test_an_interlaced_picture_with_rows_missing_shows_other_than_what_is_read(browser: Any, tmp_path: Path) -> None:
+    """So `verify` refuses it, though the run gives the same numbers for the pixels that are read."""
+    shape = (3, 16, 16)
+    world = make_report(network(0, shape, memory=8), interpolate(photos(1, seed=2).float(), size=16).byte(), shown=1)
+    genuine = world.inputs.pixels[0].permute(1, 2, 0).numpy()
+    assert np.abs(seen(browser, tmp_path, world.page) - genuine).max() <= 3
+    forged = FORGERIES["interlaced, passes missing"](world)
+    content = content_of(re.search(r'id="input-1".*?href="([^"]*)"', forged)[1])
+    read = as_pillow_reads(content).permute(1, 2, 0).numpy()
+    assert (read == 0).mean() > 0.5, "Pillow leaves black what is missing"
+    assert (seen(browser, tmp_path, forged) == 0).mean() < 0.05, "a browser fills it"
+    assert verify(world.page, world.source).equal
+    with pytest.raises(DataError, match="interlacing"):
+        verify(forged, world.source)
+
+
+def test_names_that_would_turn_the_text_around_are_seen_as_escapes(browser: Any, tmp_path: Path) -> None:
+    names = ("\u202egnp.sure 100 %", "un\u00adsure\u200b.png", "קטן.png", "قطة.png", "猫\U0001f408\u200d⬛.png")
+    world = make_report(network(memory=8), noise(5), names=names)
+    file = tmp_path / "why.html"
+    file.write_text(world.page, encoding="utf-8")
+    with opened(browser, file) as page:
+        shown_names = page.locator("article h3").all_inner_texts()
+        texts = page.locator("body").inner_text()
+        # Numbers stay to the right of names that are written from right to left.
+        boxes = "e => [e.querySelector('bdi'), e.querySelector('.number')].map(each => each.getBoundingClientRect().x)"
+        places = [each.evaluate(boxes) for each in page.locator("article .answer").all()]
+    assert shown_names == ["\\u202egnp.sure 100 %", "un\\xadsure\\u200b.png", *names[2:]]
+    assert not set(texts) & set("\u202e\u00ad\u200b")
+    assert all(name < number for name, number in places)
 
 
 # By keyboard

@@ -17,7 +17,17 @@ from PIL import Image, ImageCms
 from torch import Tensor, nn
 
 from memwrap import DataError, MemoryClassifier, __version__
-from memwrap.report import Difference, Inputs, ReportRecord, Verification, read_record, render, verification, verify
+from memwrap.report import (
+    Difference,
+    HeatmapOptions,
+    Inputs,
+    ReportRecord,
+    Verification,
+    read_record,
+    render,
+    verification,
+    verify,
+)
 from memwrap.report.create import create_report, hashes
 from memwrap.report.pictures import blend, exact_uri, heat_colours, pixels_in, small_uri, to_image
 from tests.report import STEPS, ReportWorld, make_report, network, noise
@@ -447,6 +457,21 @@ def test_the_demo_has_its_own_title(model: MemoryClassifier) -> None:
     assert is_genuine(world.changed(title="memwrap demo").page, world)
 
 
+def test_a_verdict_on_heatmaps_may_not_differ_though_its_numbers_agree(
+    model: MemoryClassifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make_report(model, noise(1), heatmaps=HeatmapOptions(method="saliency"))
+    deletion = world.record.explanations[0].heatmap.deletion
+    # The heatmap fails its check by less than its numbers may differ.
+    monkeypatch.setattr("memwrap.explain.record.SOONER", deletion.random_score - deletion.score + 5e-4)
+    assert "Do not rely" in world.page
+    forged = forge(world, ("explanations", 0, "heatmap", "deletion", "random_score"), deletion.random_score + 9e-4)
+    assert "Do not rely" not in forged
+    (difference,) = found_in(forged, world)
+    assert difference.where == "image 1 (picture 0.png): heatmap.reliable"
+    assert (difference.reported, difference.found) == ("True", "False")
+
+
 # Versions
 
 
@@ -666,9 +691,9 @@ def test_a_single_pixel_of_a_picture_with_loss_may_not_be_quite_another() -> Non
     painted = own.clone()
     painted[:, 40, 40] = 0
     assert 56 < own[:, 40, 40].min() < 64 * 2.5
-    assert not verification._same_with_loss(painted, own, pixels, 0)
+    assert not verification._same_with_loss(painted, own, pixels, False)
     painted[:, 40, 40] = own[:, 40, 40] - 50
-    assert verification._same_with_loss(painted, own, pixels, 0)
+    assert verification._same_with_loss(painted, own, pixels, False)
 
 
 def blurred(pixels: Tensor) -> Tensor:
