@@ -5,17 +5,20 @@ import inspect
 import re
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from http.client import HTTPException
+from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from memwrap.encoders.arguments import check_words
+from memwrap.encoders.weights import read_weights
 from memwrap.errors import InputError, brief
 
 TIMM = "timm:"
@@ -39,22 +42,61 @@ _offline_users = 0
 
 
 def create_timm(name: str, num_classes: int, channels: int, arguments: dict[str, Any]) -> nn.Module:
-    """`timm.create_model`, with an InputError if the name is unknown or the pretrained weights are not available."""
+    """`timm.create_model`, with an InputError if the name is unknown or the pretrained weights are not available.
+
+    A file of weights, {"file": path} in `pretrained_cfg_overlay`, is not read by timm but by `read_weights`.
+    """
     timm = _import_timm(name)
+    without = {key: value for key, value in arguments.items() if not key.startswith("pretrained")}
+    create: Callable[..., nn.Module] = partial(timm.create_model, name, num_classes=num_classes, in_chans=channels)
+    overlay = dict(arguments.get("pretrained_cfg_overlay") or {})
+    file = overlay.pop("file", None) if arguments.get("pretrained") else None
     try:
+        if file is not None:
+            return _with_weights(create, Path(file), overlay, without)
         with _offline_if_unreachable(arguments):
-            classifier: nn.Module = timm.create_model(name, num_classes=num_classes, in_chans=channels, **arguments)
+            return create(**arguments)
     except Exception as error:
         if not arguments.get("pretrained"):
             raise
         # If this fails too, its error is reported: the weights were not the reason.
-        without = {key: value for key, value in arguments.items() if not key.startswith("pretrained")}
-        timm.create_model(name, num_classes=num_classes, in_chans=channels, **without)
+        create(**without)
+        advice = "check the network, or give them as a file (--weights)" if file is None else "give another file"
         raise InputError(
-            f"the pretrained weights of 'timm:{name}' are not available ({brief(error)}); check the network, or give "
-            "them as a file (--weights), or start without them"
+            f"the pretrained weights of 'timm:{name}' are not available ({brief(error)}); {advice}, or start without "
+            "them"
         ) from error
+
+
+def _with_weights(
+    create: Callable[..., nn.Module], file: Path, overlay: dict[str, Any], arguments: dict[str, Any]
+) -> nn.Module:
+    """The network with the weights of a file; an InputError if they are not of such a network."""
+    with torch.random.fork_rng(devices=[]):  # so that the weights that are not in the file stay those of the seed
+        untrained = create(**arguments).state_dict()
+    state = read_weights(file, sum(tensor.numel() for tensor in untrained.values()))
+    for key, tensor in state.items():
+        if key in untrained and untrained[key].is_floating_point() and not tensor.is_floating_point():
+            raise InputError(f"{file}: the weights {key} are {tensor.dtype}; expected floating-point numbers")
+    # timm fits them to another number of classes and channels, and to another size of images.
+    overlay = {**overlay, "state_dict": dict(state)}
+    classifier = create(**arguments, pretrained=True, pretrained_cfg_overlay=overlay)
+    facts: Any = classifier.pretrained_cfg
+    facts.pop("state_dict", None)
+    _check_weights(classifier, state, file)
     return classifier
+
+
+def _check_weights(classifier: nn.Module, state: dict[str, Tensor], file: Path) -> None:
+    """Refuse a file that gave the network nothing: timm leaves what it does not find as it is, which is random."""
+    by_shape: dict[torch.Size, list[Tensor]] = {}
+    for tensor in state.values():
+        by_shape.setdefault(tensor.shape, []).append(tensor)
+    for parameter in classifier.parameters():
+        alike = by_shape.get(parameter.shape, []) if parameter.ndim > 1 else []
+        if any(torch.equal(parameter, tensor.to(parameter.dtype)) for tensor in alike):
+            return
+    raise InputError(f"{file}: holds no weights of such a network, but {', '.join(list(state)[:3])[:200]}, ...")
 
 
 def timm_config(name: str) -> dict[str, Any]:

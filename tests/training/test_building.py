@@ -1,6 +1,12 @@
 """From settings to a model: weights by the seed or from a file, and how its images are normalised."""
 
+import argparse
+import io
+import os
 import re
+import resource
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +186,86 @@ def test_a_file_of_weights_runs_no_code(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="are not available"):
         built(images(side=32), encoder="timm:test_resnet", weights=str(path))
     assert not (tmp_path / "evil").exists()
+
+
+def compressed(state: dict[str, Tensor], path: Path) -> None:
+    """A file of a few bytes for many zeros, which torch would read."""
+    stored = io.BytesIO()
+    torch.save({**state, "large": torch.zeros(2**24)}, stored)
+    with zipfile.ZipFile(stored) as source, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as target:
+        for entry in source.infolist():
+            target.writestr(entry.filename, source.read(entry))
+
+
+def repeated(state: dict[str, Tensor], path: Path) -> None:
+    torch.save({**state, "conv1.0.weight": torch.zeros(1).expand(2**40)}, path)
+
+
+def sparse(_: dict[str, Tensor], path: Path) -> None:
+    path.touch()
+    os.truncate(path, 2**40)
+
+
+def pipe(_: dict[str, Tensor], path: Path) -> None:
+    os.mkfifo(path)
+
+
+def with_first(change: Callable[[Tensor], Tensor]) -> Callable[[dict[str, Tensor], Path], None]:
+    """The same weights, but for the first."""
+    return lambda state, path: torch.save({**state, "conv1.0.weight": change(state["conv1.0.weight"])}, path)
+
+
+UNUSABLE: dict[str, Callable[[dict[str, Tensor], Path], None]] = {
+    "compressed": compressed,
+    "repeated": repeated,
+    "sparse": sparse,
+    "pipe": pipe,
+    "folder": lambda _, path: path.mkdir(),
+    "integers": with_first(lambda tensor: tensor.to(torch.int64)),
+    "complex": with_first(lambda tensor: tensor.to(torch.complex64)),
+    "not a number": with_first(lambda tensor: tensor * torch.nan),
+    "infinite": with_first(lambda tensor: tensor / 0),
+    "of sparse layout": with_first(lambda tensor: tensor.to_sparse()),
+    "a list": lambda state, path: torch.save(list(state.values()), path),
+    "one tensor": lambda _, path: torch.save(torch.zeros(3), path),
+    "other names": lambda state, path: torch.save({f"x.{name}": tensor for name, tensor in state.items()}, path),
+    "nothing": lambda _, path: torch.save({}, path),
+}
+
+
+@pytest.mark.parametrize("case", UNUSABLE)
+def test_a_file_that_cannot_be_the_weights_is_refused_at_once(case: str, tmp_path: Path) -> None:
+    path = tmp_path / "weights.pth"
+    UNUSABLE[case](timm.create_model("test_resnet").state_dict(), path)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(InputError, match="the pretrained weights of 'timm:test_resnet' are not available"):
+        built(images(side=32), encoder="timm:test_resnet", weights=str(path))
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**19  # KiB
+
+
+@pytest.mark.parametrize(
+    "store",
+    [
+        lambda state, path: torch.save({name: tensor.bfloat16() for name, tensor in state.items()}, path),
+        lambda state, path: torch.save({"state_dict": state, "args": argparse.Namespace(lr=0.1)}, path),
+        lambda state, path: torch.save({f"module.{name}": tensor for name, tensor in state.items()}, path),
+        lambda state, path: torch.save(state, path, _use_new_zipfile_serialization=False),
+    ],
+    ids=["short numbers", "of a training", "of parallel training", "of an old torch"],
+)
+def test_weights_are_found_as_others_store_them(
+    store: Callable[[dict[str, Tensor], Path], None], tmp_path: Path
+) -> None:
+    state, file, link = timm.create_model("test_resnet").state_dict(), tmp_path / "blob", tmp_path / "weights.pth"
+    store(state, file)
+    link.symlink_to(file)  # as in the cache of the hub
+    kept = built(images(side=32), encoder="timm:test_resnet", weights=str(link)).encoder.state_dict()
+    assert_close(kept["conv1.0.weight"], state["conv1.0.weight"], atol=1e-2, rtol=1e-2)
+
+
+def test_the_weights_do_not_stay_with_the_model_twice(weights: tuple[Path, dict[str, Tensor]]) -> None:
+    model = built(images(side=32), encoder="timm:test_resnet", weights=str(weights[0]))
+    assert "state_dict" not in model.encoder.pretrained_cfg
 
 
 def test_a_transformer_takes_images_of_another_size_and_is_loaded_with_it(tmp_path: Path) -> None:
