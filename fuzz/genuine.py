@@ -103,7 +103,7 @@ def warm_up() -> None:
     import transformers
     import yaml
 
-    for name in ("train", "evaluate", "explain", "verify", "predict", "app"):
+    for name in ("train", "evaluate", "explain", "verify", "predict", "check", "app"):
         importlib.import_module(f"memwrap.cli.{name}")
     Image.init()
     assert all((timm, torchvision, transformers, yaml))

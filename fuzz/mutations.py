@@ -98,6 +98,28 @@ def _change_at(draw: Random, changed: Any, path: Path, found: list[Path], bait: 
             parent[last] = [value]
 
 
+def nudge_json(draw: Random, value: Any) -> Any:
+    """A copy of JSON in which one number, label, name or option is a little different, as a liar would want it."""
+    changed = json.loads(json.dumps(value))
+    leaves = [path for path in places(changed) if path and not isinstance(at(changed, path), dict | list)]
+    kinds = sorted({tuple(part for part in path if isinstance(part, str)) for path in leaves})
+    kind = draw.choice(kinds)
+    path = draw.choice([path for path in leaves if tuple(part for part in path if isinstance(part, str)) == kind])
+    parent, last = at(changed, path[:-1]), path[-1]
+    old = parent[last]
+    if isinstance(old, bool):
+        parent[last] = not old
+    elif isinstance(old, int):
+        parent[last] = draw.choice((old + 1, old - 1, 0, 1 << 20, 1 << 40))
+    elif isinstance(old, float):
+        parent[last] = draw.choice((old * (1 + 1e-7), old + 9e-6, old + 1e-3, 1 - old, 0.0, -old, 1e300))
+    elif isinstance(old, str):
+        parent[last] = draw.choice((f"{old} ", f"{old}\u202e", f"{old}\u200b", old[::-1], "other", old.upper(), ""))
+    else:
+        parent[last] = draw.choice((0, 0.5, "x"))
+    return changed
+
+
 def odd_value(draw: Random, bait: str = "") -> Any:
     """A value that nobody expects."""
     match draw.randrange(10):

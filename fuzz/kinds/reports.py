@@ -5,7 +5,6 @@ import io
 import json
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +13,7 @@ from PIL import Image
 from fuzz import shown
 from fuzz.genuine import REPORTS, Genuine, encoded
 from fuzz.kinds.targets import command
-from fuzz.mutations import at, change_json, places
+from fuzz.mutations import change_json, nudge_json
 from fuzz.sandbox import Case, WrongError
 from memwrap.errors import MemwrapError
 from memwrap.report.page import read_record, render
@@ -72,7 +71,7 @@ def _change_record(draw: Random, page: str) -> tuple[str, str]:
     """Another record; often with the page that it renders to, as someone with memwrap at hand would make it."""
     start, end = record_span(page)
     value = json.loads(page[start:end])
-    changed = _nudged(draw, value) if draw.random() < 0.7 else change_json(draw, value)
+    changed = nudge_json(draw, value) if draw.random() < 0.7 else change_json(draw, value)
     text = json.dumps(changed).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
     forged = page[:start] + text + page[end:]
     if draw.random() < 0.25:
@@ -81,28 +80,6 @@ def _change_record(draw: Random, page: str) -> tuple[str, str]:
         return render(read_record(forged)), "record changed and rendered"
     except (MemwrapError, ValueError, TypeError, OverflowError):
         return forged, "record changed"
-
-
-def _nudged(draw: Random, value: Any) -> Any:
-    """A record in which one number, label, name or option is a little different, as a liar would want it."""
-    changed = json.loads(json.dumps(value))
-    leaves = [path for path in places(changed) if path and not isinstance(at(changed, path), dict | list)]
-    kinds = sorted({tuple(part for part in path if isinstance(part, str)) for path in leaves})
-    kind = draw.choice(kinds)
-    path = draw.choice([path for path in leaves if tuple(part for part in path if isinstance(part, str)) == kind])
-    parent, last = at(changed, path[:-1]), path[-1]
-    old = parent[last]
-    if isinstance(old, bool):
-        parent[last] = not old
-    elif isinstance(old, int):
-        parent[last] = draw.choice((old + 1, old - 1, 0, 1 << 20, 1 << 40))
-    elif isinstance(old, float):
-        parent[last] = draw.choice((old * (1 + 1e-7), old + 9e-6, old + 1e-3, 1 - old, 0.0, -old, 1e300))
-    elif isinstance(old, str):
-        parent[last] = draw.choice((f"{old} ", f"{old}\u202e", f"{old}\u200b", old[::-1], "other", old.upper(), ""))
-    else:
-        parent[last] = draw.choice((0, 0.5, "x"))
-    return changed
 
 
 def _change_picture(draw: Random, page: str) -> tuple[str, str]:

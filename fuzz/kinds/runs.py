@@ -9,9 +9,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from safetensors.torch import load_file, save_file
+
 from fuzz.genuine import MODELS, RUNS, Genuine
 from fuzz.kinds.targets import command
-from fuzz.mutations import change_json, change_tensors, dump_json, odd_value
+from fuzz.mutations import change_json, change_tensors, dump_json, nudge_json, odd_value
 from fuzz.sandbox import Case, Target, WrongError
 from memwrap.storage.checkpoint import root_hash
 from tests.data.hostile import mutate
@@ -21,6 +23,8 @@ LARGEST = 1 << 28  # bytes of a file that is changed or hashed
 
 def make_runs(draw: Random, genuine: Genuine, folder: Path) -> Case:
     """The changed folder of a run or a saved model, loaded and used."""
+    if draw.random() < 0.1:
+        return _make_other_memory(draw, genuine, folder)
     name = draw.choice((*RUNS, *RUNS, *MODELS))
     path = folder / "run"
     shutil.copytree(genuine.run(name), path)
@@ -35,9 +39,27 @@ def make_runs(draw: Random, genuine: Genuine, folder: Path) -> Case:
     return Case(target, f"{name}: {', '.join(words)}; {what}")
 
 
+def _make_other_memory(draw: Random, genuine: Genuine, folder: Path) -> Case:
+    """A run in which two memory images, encodings, labels or predictions changed places; all hashes made again."""
+    path = folder / "run"
+    shutil.copytree(genuine.run(draw.choice(("digits", "only_memory"))), path)
+    (file,) = path.glob("memory.*.safetensors")
+    memory = load_file(file)
+    name = draw.choice(("images", "encodings", "labels", "predictions"))
+    first = draw.randrange(len(memory[name]))
+    others = [row for row, each in enumerate(memory[name]) if not each.equal(memory[name][first])]
+    if not others:  # all of one class
+        return Case(lambda: command("check", path), f"a genuine run, as all {name} are equal; for check")
+    rows = [first, draw.choice(others)]
+    memory[name][rows] = memory[name][rows[::-1]]
+    save_file(memory, file)
+    rehash(path)
+    return Case(lambda: _refuse(lambda: command("check", path)), f"{name} {rows} of the memory swapped; for check")
+
+
 def _refuse(target: Target) -> bool:
     if target():
-        raise WrongError("a run was edited, its hashes were not, and nothing was noticed")
+        raise WrongError("the run was edited, and nothing was noticed")
     return False
 
 
@@ -133,7 +155,8 @@ def _change_run(draw: Random, genuine: Genuine, path: Path) -> str:
         if (value := _json_in(file)) is None:
             file.write_bytes(mutate(file.read_bytes(), draw))
         else:
-            file.write_bytes(dump_json(draw, change_json(draw, value, str(genuine.bait))))
+            changed = nudge_json(draw, value) if draw.random() < 0.4 else change_json(draw, value, str(genuine.bait))
+            file.write_bytes(dump_json(draw, changed))
     return f"{file.name} changed"
 
 
