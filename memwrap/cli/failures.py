@@ -42,7 +42,8 @@ _NO_MEMORY = (
     "cannot allocate memory",
     "not enough memory",
     "bad_alloc",
-    "could not create a memory",
+    "could not create a memory",  # in oneDNN, as the next one
+    "could not create a primitive",
     "pyobject pointer is null",  # in safetensors, when Python has none left
 )
 

@@ -61,6 +61,7 @@ def test_too_little_memory_on_a_gpu_says_what_to_make_smaller(capsys: pytest.Cap
         RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 4 bytes."),
         RuntimeError("std::bad_alloc"),
         RuntimeError("could not create a memory object"),
+        RuntimeError("could not create a primitive"),
         OSError(errno.ENOMEM, "Cannot allocate memory"),
         ImportError("libtorch_cpu.so: failed to map segment from shared object: cannot allocate memory"),
     ],
