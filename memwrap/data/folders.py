@@ -124,7 +124,7 @@ def _labelled_images(
     """The scanned images, which are the first rows of the pixels."""
     names = tuple(image.name for image in scanned)
     labels = torch.tensor([image.label for image in scanned], dtype=torch.int64)
-    streamed = StreamedImages(source, names, workers)
+    streamed = StreamedImages(source, names, [image.file_digest for image in scanned], workers)
     images: Images = streamed if pixels is None else InMemoryImages(pixels[: len(scanned)])
     return LabelledImages(images, labels, names)
 

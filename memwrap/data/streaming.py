@@ -1,21 +1,32 @@
 """Images read from a folder or zip on demand, by worker processes where that is faster."""
 
+import hashlib
+import multiprocessing
+import os
 import signal
 import threading
+import warnings
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 
 from memwrap.data.containers import Container
 from memwrap.data.decoding import decode_image
-from memwrap.errors import DataError, brief
+from memwrap.errors import DataError, MemwrapWarning, brief
 
 # For fewer images, starting worker processes takes longer than reading.
 ENOUGH_FOR_WORKERS = 256
+READ_AHEAD = 2  # batches, for each worker
 
 
 @dataclass(frozen=True)
@@ -30,12 +41,14 @@ class ImageSource:
 class StreamedImages:
     """Images of a folder or zip, decoded on demand.
 
-    workers: processes that read; 0 reads in this process. The pixels are the same for any number.
+    digests: the SHA-256 of each file, which it must still have when it is read. workers: processes that read; 0 reads
+    in this process. The pixels are the same for any number.
     """
 
-    def __init__(self, source: ImageSource, names: Sequence[str], workers: int) -> None:
+    def __init__(self, source: ImageSource, names: Sequence[str], digests: Sequence[bytes], workers: int) -> None:
         self.source = source
         self.names = tuple(names)
+        self.digests = tuple(digests)
         self.workers = workers
 
     @property
@@ -46,37 +59,47 @@ class StreamedImages:
         return len(self.names)
 
     def at(self, indices: Tensor) -> "StreamedImages":
-        return StreamedImages(self.source, [self.names[index] for index in indices.tolist()], self.workers)
+        names, digests = ([each[index] for index in indices.tolist()] for each in (self.names, self.digests))
+        return StreamedImages(self.source, names, digests, self.workers)
 
     def batches(self, indices: Iterable[Tensor]) -> Iterator[Tensor]:
         """For each tensor of indices (n,) the images, uint8 (n, C, H, W); workers read a few batches ahead."""
-        reader = _BatchReader(self.source, self.names)
+        reader = _BatchReader(self.source, self.names, self.digests)
         first, rest = _take_enough(iter(indices)) if self.workers else (None, iter(indices))
         lists = (rows.tolist() for rows in chain(first or [], rest))
-        for batch in map(reader.__getitem__, lists) if first is None else _read_by_workers(reader, lists, self.workers):
+        pool = None if first is None else _start_workers(reader, self.workers)
+        for batch in map(reader.read, lists) if pool is None else _read_by_workers(pool, lists, self.workers):
             if isinstance(batch, str):
                 raise DataError(batch)
-            yield batch
+            yield torch.from_numpy(batch)
 
 
 @dataclass(frozen=True)
-class _BatchReader(Dataset[Tensor | str]):
+class _BatchReader:
     """What the worker processes get."""
 
     source: ImageSource
     names: tuple[str, ...]
+    digests: tuple[bytes, ...]
 
-    def __getitem__(self, indices: list[int]) -> Tensor | str:
-        """The images uint8 (n, C, H, W), or a message on the first bad one: DataLoader would wrap an exception."""
-        container, shape = self.source.container, self.source.shape
-        pixels = torch.empty((len(indices), *shape), dtype=torch.uint8)
+    def read(self, indices: list[int]) -> NDArray[np.uint8] | str:
+        """The images uint8 (n, C, H, W), or a message on the first bad one."""
+        pixels = np.empty((len(indices), *self.source.shape), dtype=np.uint8)
         for row, index in enumerate(indices):
-            name = self.names[index]
             try:
-                pixels[row] = decode_image(container.read(name), shape, self.source.fit)
+                pixels[row] = self._read_image(index).numpy()
             except DataError as error:
-                return f"{container.path}: {name}: {error}; was it changed or moved after the data were opened?"
+                return f"{self.source.container.path}: {self.names[index]}: {error}"
+            except MemoryError:
+                return f"{self.source.container.path}: {self.names[index]}: there is too little memory to decode it"
         return pixels
+
+    def _read_image(self, index: int) -> Tensor:
+        content = self.source.container.read(self.names[index])
+        # Another image of the same name would be trained on and be remembered, under the fingerprint of the first.
+        if hashlib.sha256(content).digest() != self.digests[index]:
+            raise DataError("the file was changed after the data were opened; restore it, or start again")
+        return decode_image(content, self.source.shape, self.source.fit)
 
 
 def _take_enough(indices: Iterator[Tensor]) -> tuple[list[Tensor] | None, Iterator[Tensor]]:
@@ -89,39 +112,68 @@ def _take_enough(indices: Iterator[Tensor]) -> tuple[list[Tensor] | None, Iterat
     return None, iter(first)
 
 
-def _ignore_signals(worker: int) -> None:
-    """Leave signals, which reach all processes of a job, to the one that trains: it saves, then ends the workers."""
-    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-        if hasattr(signal, name):  # Windows has no SIGHUP
-            signal.signal(getattr(signal, name), signal.SIG_IGN)
+# Of a worker process.
+_reader: _BatchReader | None = None
 
 
-def _read_by_workers(reader: _BatchReader, lists: Iterator[list[int]], workers: int) -> Iterator[Tensor | str]:
-    """Each list's batch in order. The processes, with one thread each, end with the iterator."""
-    # Without its own generator DataLoader draws a seed from torch's, and later draws depend on the workers.
-    generator = torch.Generator()
-    loader = DataLoader(
-        reader, batch_size=None, sampler=lists, num_workers=workers, generator=generator, worker_init_fn=_ignore_signals
-    )
-    try:
-        for batch in _start(loader):
-            # A copy: a batch from a worker keeps a file open as long as it lives, and files may run out.
-            yield batch if isinstance(batch, str) else batch.clone()
-    except (RuntimeError, OSError, EOFError) as error:
-        if isinstance(error, RuntimeError) and "DataLoader worker" not in str(error):
-            raise
-        raise DataError(f"a worker process that reads images ended ({brief(error)}); try workers=0") from error
+def _start_workers(reader: _BatchReader, workers: int) -> ProcessPoolExecutor | None:
+    """Processes that read; None, with a warning, where the system has no means for them.
 
-
-def _start(loader: DataLoader[Tensor | str]) -> Iterator[Tensor | str]:
-    """Start the worker processes; one that ends is noticed when a batch is waited for.
-
-    torch handles SIGCHLD, and raises an error at whatever moment it comes: within a step of training, whose weights
-    then cannot be saved.
+    Batches come through pipes. torch's DataLoader would send them through /dev/shm, which is tiny in many containers.
     """
-    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGCHLD"):
-        return iter(loader)
-    before = signal.getsignal(signal.SIGCHLD)
-    batches = iter(loader)
-    signal.signal(signal.SIGCHLD, before)
-    return batches
+    pool = None
+    try:
+        pool = ProcessPoolExecutor(workers, initializer=_set_up_worker, initargs=(reader,))
+        pool.submit(os.getpid)  # starts them
+    except OSError as error:  # no semaphores in /dev/shm, or too many processes
+        if pool is not None:
+            pool.shutdown(cancel_futures=True)
+        message = f"images are read without worker processes, as none can be started ({brief(error)})"
+        warnings.warn(message, MemwrapWarning, stacklevel=2)
+        return None
+    return pool
+
+
+def _read_by_workers(
+    pool: ProcessPoolExecutor, lists: Iterator[list[int]], workers: int
+) -> Iterator[NDArray[np.uint8] | str]:
+    """Each list's batch in order. The processes end with the iterator."""
+    waiting: deque[Future[Any]] = deque()
+    try:
+        for indices in lists:
+            waiting.append(pool.submit(_read_in_worker, indices))
+            if len(waiting) > READ_AHEAD * workers:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    except BrokenProcessPool as error:
+        raise DataError(
+            "a worker process that reads images was killed, perhaps as memory ran out; try fewer with --workers "
+            "(workers=0 for none)"
+        ) from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _set_up_worker(reader: _BatchReader) -> None:
+    global _reader
+    _reader = reader
+    # Signals reach all processes of a job. They are left to the one that trains: it saves, then ends the workers.
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
+    torch.set_num_threads(1)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _read_in_worker(indices: list[int]) -> NDArray[np.uint8] | str:
+    assert _reader is not None
+    return _reader.read(indices)
+
+
+def _end_with_parent() -> None:
+    """Leave no process behind if the one that trains is killed."""
+    if parent := multiprocessing.parent_process():
+        with suppress(OSError):
+            parent.join()
+    os._exit(1)

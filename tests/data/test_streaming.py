@@ -1,12 +1,18 @@
 """Streamed images: the same pixels whoever reads them, few read ahead, and no process left behind."""
 
+import errno
 import gc
+import hashlib
 import io
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
+import time
 import zipfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +24,7 @@ from torch import Tensor
 from memwrap.data import streaming
 from memwrap.data.containers import open_container
 from memwrap.data.streaming import ImageSource, StreamedImages
-from memwrap.errors import DataError
+from memwrap.errors import DataError, MemwrapWarning
 
 COUNT = 300
 SHAPE = (3, 6, 6)
@@ -45,7 +51,8 @@ def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 def images(source: Path, workers: int) -> StreamedImages:
     names = [f"{n}.png" for n in range(COUNT)]
-    return StreamedImages(ImageSource(open_container(source), SHAPE, "crop"), names, workers)
+    digests = [hashlib.sha256(content(n)).digest() for n in range(COUNT)]
+    return StreamedImages(ImageSource(open_container(source), SHAPE, "crop"), names, digests, workers)
 
 
 def workers_alive() -> int:
@@ -85,7 +92,7 @@ def test_images_at_indices_are_those_images(source: Path) -> None:
 
 
 def test_few_images_are_read_without_workers(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streaming, "DataLoader", None)
+    monkeypatch.setattr(streaming, "ProcessPoolExecutor", None)
     (batch,) = images(source, 2).batches([torch.arange(20)])
     assert batch[:, 0, 0, 0].tolist() == list(range(20))
     with pytest.raises(TypeError):  # as many as these do
@@ -132,12 +139,16 @@ def test_batches_that_are_kept_keep_no_file_open(source: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_file_that_went_bad_is_named_in_one_line(tmp_path: Path, workers: int) -> None:
+@pytest.mark.parametrize("changed", [b"oops", content(156), None])
+def test_a_file_that_was_changed_is_named_in_one_line(tmp_path: Path, workers: int, changed: bytes | None) -> None:
+    """Even if it is a good image still."""
     for number in range(COUNT):
-        (tmp_path / f"{number}.png").write_bytes(content(number) if number != 155 else b"oops")
+        (tmp_path / f"{number}.png").write_bytes(content(number))
+    stream = images(tmp_path, workers)
+    (tmp_path / "155.png").unlink() if changed is None else (tmp_path / "155.png").write_bytes(changed)
     with pytest.raises(DataError) as error:
-        list(images(tmp_path, workers).batches(torch.arange(COUNT).split(50)))
-    assert str(error.value).startswith(f"{tmp_path}: 155.png: not an image; was it changed")
+        list(stream.batches(torch.arange(COUNT).split(50)))
+    assert str(error.value).startswith(f"{tmp_path}: 155.png: ")
     assert len(str(error.value).splitlines()) == 1
     assert workers_alive() == 0
 
@@ -147,7 +158,7 @@ def test_a_worker_that_is_killed_is_a_data_error(source: Path, monkeypatch: pyte
         os.kill(os.getpid(), signal.SIGKILL)
 
     monkeypatch.setattr(streaming, "decode_image", killed)  # forked workers have it too
-    with pytest.raises(DataError, match=r"a worker process that reads images ended .*try workers=0"):
+    with pytest.raises(DataError, match="a worker process that reads images was killed"):
         list(images(source, 1).batches(torch.arange(COUNT).split(100)))
     assert workers_alive() == 0
 
@@ -173,3 +184,85 @@ def test_the_errors_of_whoever_asks_stay_their_own(source: Path) -> None:
 
     with pytest.raises(RuntimeError, match=r"^mine$"):
         list(images(source, 1).batches(broken()))
+
+
+def test_short_memory_of_a_worker_is_a_data_error(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(streaming, "decode_image", fail)
+    with pytest.raises(DataError, match=r"0\.png: there is too little memory"):
+        list(images(source, 1).batches(torch.arange(COUNT).split(100)))
+    assert workers_alive() == 0
+
+
+def test_a_worker_that_is_killed_later_raises_where_batches_are_read(source: Path) -> None:
+    """And not within whatever the caller does meanwhile, such as a step of training."""
+    stream = images(source, 2).batches(torch.arange(COUNT).split(10))
+    next(stream)
+    for child in multiprocessing.active_children():
+        os.kill(child.pid, signal.SIGKILL)
+    time.sleep(0.5)
+    with pytest.raises(DataError, match="was killed"):
+        list(stream)
+    assert workers_alive() == 0
+
+
+def test_without_means_for_workers_this_process_reads(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(streaming, "ProcessPoolExecutor", fail)
+    with pytest.warns(MemwrapWarning, match="without worker processes"):
+        batches = list(images(source, 2).batches(torch.arange(COUNT).split(100)))
+    assert torch.cat(batches)[:, 0, 0, 0].tolist() == [number % 256 for number in range(COUNT)]
+
+
+READ = """
+import sys, hashlib, torch
+from pathlib import Path
+from memwrap.data.containers import open_container
+from memwrap.data.streaming import ImageSource, StreamedImages
+path = Path(sys.argv[1])
+names = sorted(each.name for each in path.iterdir())
+digests = [hashlib.sha256((path / name).read_bytes()).digest() for name in names]
+stream = StreamedImages(ImageSource(open_container(path), (3, 224, 224), "crop"), names, digests, 2)
+print(sum(len(batch) for batch in stream.batches(torch.arange(len(names)).split(100))), flush=True)
+"""
+
+
+def test_a_tiny_shared_memory_suffices(tmp_path: Path) -> None:
+    """As in a container: /dev/shm of 1 MB, where a batch takes 15."""
+    for number in range(COUNT):
+        (tmp_path / f"{number}.png").write_bytes(content(number))
+    mount = "mount -t tmpfs -o size=1m tmpfs /dev/shm"
+    if os.getuid() or subprocess.run(["unshare", "-m", "sh", "-c", mount], capture_output=True).returncode:
+        pytest.skip("needs the right to mount a file system")
+    command = ["unshare", "-m", "sh", "-c", f'{mount} && exec "$@"', "sh", sys.executable, "-c", READ, tmp_path]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert found.stdout == f"{COUNT}\n", found.stderr
+
+
+def test_workers_end_with_a_process_that_is_killed(tmp_path: Path) -> None:
+    for number in range(COUNT):
+        (tmp_path / f"{number}.png").write_bytes(content(number))
+    code = READ.rsplit("print", 1)[0] + (
+        "import multiprocessing, os, signal\n"
+        "batches = stream.batches(torch.arange(len(names)).split(100))\n"
+        "next(batches)\n"
+        "print(*(child.pid for child in multiprocessing.active_children()), flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    found = subprocess.run([sys.executable, "-c", code, tmp_path], stdout=subprocess.PIPE, text=True, timeout=120)
+    pids = found.stdout.split()
+    assert len(pids) == 2
+    deadline = time.monotonic() + 20
+    while any(is_running(pid) for pid in pids):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def is_running(pid: str) -> bool:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
