@@ -2,18 +2,15 @@
 
 import hashlib
 import multiprocessing
-import os
 import signal
-import threading
 import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 
 import numpy as np
 import torch
@@ -26,7 +23,6 @@ from memwrap.errors import DataError, MemwrapWarning, brief
 
 # For fewer images, starting worker processes takes longer than reading.
 ENOUGH_FOR_WORKERS = 256
-READ_AHEAD = 2  # batches, for each worker
 
 
 @dataclass(frozen=True)
@@ -67,8 +63,8 @@ class StreamedImages:
         reader = _BatchReader(self.source, self.names, self.digests)
         first, rest = _take_enough(iter(indices)) if self.workers else (None, iter(indices))
         lists = (rows.tolist() for rows in chain(first or [], rest))
-        pool = None if first is None else _start_workers(reader, self.workers)
-        for batch in map(reader.read, lists) if pool is None else _read_by_workers(pool, lists, self.workers):
+        workers = [] if first is None else _start_workers(reader, self.workers)
+        for batch in _read_by_workers(workers, lists) if workers else map(reader.read, lists):
             if isinstance(batch, str):
                 raise DataError(batch)
             yield torch.from_numpy(batch)
@@ -112,68 +108,89 @@ def _take_enough(indices: Iterator[Tensor]) -> tuple[list[Tensor] | None, Iterat
     return None, iter(first)
 
 
-# Of a worker process.
-_reader: _BatchReader | None = None
+@dataclass(frozen=True)
+class _Worker:
+    """A process that reads, and the pipe to it."""
+
+    process: BaseProcess
+    pipe: Connection
+
+    def receive(self) -> NDArray[np.uint8] | str:
+        try:
+            batch: NDArray[np.uint8] | str = self.pipe.recv()
+            return batch
+        except (OSError, EOFError) as error:
+            raise self._ended() from error
+
+    def send(self, indices: list[int]) -> None:
+        try:
+            self.pipe.send(indices)
+        except OSError as error:
+            raise self._ended() from error
+
+    def end(self) -> None:
+        self.pipe.close()
+        self.process.kill()  # it holds nothing that could be lost
+        self.process.join()
+
+    def _ended(self) -> DataError:
+        self.process.join(1)
+        code = self.process.exitcode
+        how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
+        return DataError(
+            f"a worker process that reads images {how}, perhaps as memory ran out; try fewer with --workers "
+            "(workers=0 for none)"
+        )
 
 
-def _start_workers(reader: _BatchReader, workers: int) -> ProcessPoolExecutor | None:
-    """Processes that read; None, with a warning, where the system has no means for them.
+def _start_workers(reader: _BatchReader, count: int) -> list[_Worker]:
+    """Processes that read; fewer, with a warning, where the system lets no more be started.
 
     Batches come through pipes. torch's DataLoader would send them through /dev/shm, which is tiny in many containers.
     """
-    pool = None
+    workers: list[_Worker] = []
     try:
-        pool = ProcessPoolExecutor(workers, initializer=_set_up_worker, initargs=(reader,))
-        pool.submit(os.getpid)  # starts them
-    except OSError as error:  # no semaphores in /dev/shm, or too many processes
-        if pool is not None:
-            pool.shutdown(cancel_futures=True)
-        message = f"images are read without worker processes, as none can be started ({brief(error)})"
+        for _ in range(count):
+            ours, theirs = multiprocessing.Pipe()
+            process = multiprocessing.Process(target=_work, args=(reader, theirs, ours), daemon=True)
+            process.start()
+            theirs.close()  # so that the pipe ends with the worker
+            workers.append(_Worker(process, ours))
+    except OSError as error:
+        message = f"images are read by {len(workers)} worker processes, as no more can be started ({brief(error)})"
         warnings.warn(message, MemwrapWarning, stacklevel=2)
-        return None
-    return pool
+    return workers
 
 
-def _read_by_workers(
-    pool: ProcessPoolExecutor, lists: Iterator[list[int]], workers: int
-) -> Iterator[NDArray[np.uint8] | str]:
-    """Each list's batch in order. The processes end with the iterator."""
-    waiting: deque[Future[Any]] = deque()
+def _read_by_workers(workers: list[_Worker], lists: Iterator[list[int]]) -> Iterator[NDArray[np.uint8] | str]:
+    """Each list's batch in order. A worker gets its next list when its batch was received.
+
+    The workers end with the iterator.
+    """
+    idle, busy = deque(workers), deque[_Worker]()
     try:
         for indices in lists:
-            waiting.append(pool.submit(_read_in_worker, indices))
-            if len(waiting) > READ_AHEAD * workers:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    except BrokenProcessPool as error:
-        raise DataError(
-            "a worker process that reads images was killed, perhaps as memory ran out; try fewer with --workers "
-            "(workers=0 for none)"
-        ) from error
+            batch = None if idle else busy[0].receive()
+            worker = idle.popleft() if idle else busy.popleft()
+            worker.send(indices)
+            busy.append(worker)
+            if batch is not None:
+                yield batch
+        while busy:
+            yield busy.popleft().receive()
     finally:
-        pool.shutdown(cancel_futures=True)
+        for worker in workers:
+            worker.end()
 
 
-def _set_up_worker(reader: _BatchReader) -> None:
-    global _reader
-    _reader = reader
+def _work(reader: _BatchReader, pipe: Connection, other_end: Connection) -> None:
+    """Read batches in a worker process, until the pipe ends: also if the process that trains is killed."""
+    other_end.close()
     # Signals reach all processes of a job. They are left to the one that trains: it saves, then ends the workers.
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-        if hasattr(signal, name):
+        if hasattr(signal, name):  # Windows has no SIGHUP
             signal.signal(getattr(signal, name), signal.SIG_IGN)
     torch.set_num_threads(1)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _read_in_worker(indices: list[int]) -> NDArray[np.uint8] | str:
-    assert _reader is not None
-    return _reader.read(indices)
-
-
-def _end_with_parent() -> None:
-    """Leave no process behind if the one that trains is killed."""
-    if parent := multiprocessing.parent_process():
-        with suppress(OSError):
-            parent.join()
-    os._exit(1)
+    with suppress(EOFError, OSError):
+        while True:
+            pipe.send(reader.read(pipe.recv()))

@@ -1,6 +1,7 @@
 """The settings of a run, each defined once: for command-line flags, YAML files, Python and the stored record."""
 
 import difflib
+import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
@@ -8,10 +9,12 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import BaseModel, BeforeValidator, Field, Strict, ValidationError, field_validator, model_validator
 
 from memwrap.errors import SettingsError, brief
-from memwrap.storage.validation import describe
+from memwrap.storage import files as storage
+from memwrap.storage.validation import JSON_LIMIT, describe
 
 Variant = Literal["memory_wrap", "only_memory", "standard"]
 Augmentation = Literal["flip", "shift", "affine", "colour", "erase", "none"]
+YAML_LIMIT = 1 << 16  # bytes; all settings take about a thousand
 VARIANTS: tuple[str, ...] = get_args(Variant)
 AUGMENTATIONS: tuple[str, ...] = get_args(Augmentation)[:-1]
 
@@ -214,12 +217,14 @@ def read_file(path: Path) -> dict[str, Any]:
     """The settings in a YAML file or a run's run.json, by name, and a recipe if it names one."""
     import yaml
 
+    is_json = path.suffix == ".json"
     try:
-        given = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = storage.read_file(path, JSON_LIMIT if is_json else YAML_LIMIT, follow_links=True).decode()
+        given = json.loads(text) if is_json else _load_yaml(text)
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read ({error})") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: bytes, numbers or dates
-        raise SettingsError(f"{path}: is not a YAML file ({brief(error)})") from error
+        raise SettingsError(f"{path}: is not a {'JSON' if is_json else 'YAML'} file ({brief(error)})") from error
     if given is None:
         return {}
     if isinstance(given, dict) and isinstance(given.get("settings"), dict):  # a run.json
@@ -227,3 +232,29 @@ def read_file(path: Path) -> dict[str, Any]:
     if not isinstance(given, dict):
         raise SettingsError(f"{path}: holds a {type(given).__name__}; expected lines such as 'epochs: 100'")
     return given
+
+
+def _load_yaml(text: str) -> Any:
+    """The content of a YAML file without aliases, which a few of suffice to make any size of; and no key twice."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            if self.check_event(yaml.AliasEvent):
+                raise yaml.YAMLError(f"the alias *{self.peek_event().anchor[:40]} is used; write its value instead")
+            return super().compose_node(parent, index)
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            mapping = super().construct_mapping(node, deep)
+            if len(mapping) < len(node.value):
+                names = [str(key.value)[:40] for key, _ in node.value]
+                raise yaml.YAMLError(f"{next(name for name in names if names.count(name) > 1)} is given twice")
+            return mapping
+
+        def construct_yaml_int(self, node: Any) -> Any:
+            if len(node.value) > 40:  # Python does not even print the largest
+                raise yaml.YAMLError(f"{node.value[:40]}... is too large a number")
+            return super().construct_yaml_int(node)
+
+    Loader.add_constructor("tag:yaml.org,2002:int", Loader.construct_yaml_int)
+    return yaml.load(text, Loader)

@@ -92,7 +92,7 @@ def test_images_at_indices_are_those_images(source: Path) -> None:
 
 
 def test_few_images_are_read_without_workers(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streaming, "ProcessPoolExecutor", None)
+    monkeypatch.setattr(streaming, "_start_workers", None)
     (batch,) = images(source, 2).batches([torch.arange(20)])
     assert batch[:, 0, 0, 0].tolist() == list(range(20))
     with pytest.raises(TypeError):  # as many as these do
@@ -196,11 +196,12 @@ def test_short_memory_of_a_worker_is_a_data_error(source: Path, monkeypatch: pyt
     assert workers_alive() == 0
 
 
-def test_a_worker_that_is_killed_later_raises_where_batches_are_read(source: Path) -> None:
+@pytest.mark.parametrize("killed", [1, 2])
+def test_a_worker_that_is_killed_later_raises_where_batches_are_read(source: Path, killed: int) -> None:
     """And not within whatever the caller does meanwhile, such as a step of training."""
     stream = images(source, 2).batches(torch.arange(COUNT).split(10))
     next(stream)
-    for child in multiprocessing.active_children():
+    for child in multiprocessing.active_children()[:killed]:
         os.kill(child.pid, signal.SIGKILL)
     time.sleep(0.5)
     with pytest.raises(DataError, match="was killed"):
@@ -212,8 +213,8 @@ def test_without_means_for_workers_this_process_reads(source: Path, monkeypatch:
     def fail(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(streaming, "ProcessPoolExecutor", fail)
-    with pytest.warns(MemwrapWarning, match="without worker processes"):
+    monkeypatch.setattr(multiprocessing, "Pipe", fail)
+    with pytest.warns(MemwrapWarning, match="by 0 worker processes"):
         batches = list(images(source, 2).batches(torch.arange(COUNT).split(100)))
     assert torch.cat(batches)[:, 0, 0, 0].tolist() == [number % 256 for number in range(COUNT)]
 

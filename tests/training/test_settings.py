@@ -1,7 +1,10 @@
 """Settings: what is taken, in which words the rest is refused, and that a record gives back what was recorded."""
 
+import itertools
 import json
+import os
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -261,3 +264,52 @@ def test_resolved_settings_come_back_from_json(settings: ResolvedSettings) -> No
 )
 def test_settings_without_effect_are_named(changes: dict[str, Any], found: list[str]) -> None:
     assert without_effect(Settings(**changes), changes) == found
+
+
+LAUGHS = "mean:\n- &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"- &{name} [{', '.join([f'*{before}'] * 9)}]\n" for before, name in itertools.pairwise("abcdefghi")
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        LAUGHS,
+        "a: &a [*a]",
+        "epochs: 3\nlr: 0.1\nepochs: 300",
+        "lr: {a: 1, a: 2}",
+        f"epochs: 0x{'F' * 20000}",
+        f"epochs: {'9' * 5000}",
+        f"epochs: {'1:' * 5000}1",
+        "[" * 60000,
+        "epochs: !!python/object/apply:os.getcwd []",
+        "lr: 0.1 # " + "x" * 70000,
+        "? [a, b]\n: 3",
+    ],
+)
+def test_yaml_from_strangers_is_refused_at_once(tmp_path: Path, text: str) -> None:
+    started = time.process_time()
+    with pytest.raises(SettingsError) as error:
+        with_changes(Settings(), read_file(file_with(tmp_path, text)), "settings.yaml")
+    assert len(str(error.value)) < 1500
+    assert time.process_time() - started < 5
+
+
+def test_settings_are_read_from_regular_files_only(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.yaml")
+    (tmp_path / "zero.yaml").symlink_to("/dev/zero")
+    with (tmp_path / "sparse.yaml").open("wb") as file:
+        file.truncate(1 << 40)
+    for name in ("pipe.yaml", "zero.yaml", "sparse.yaml"):
+        with pytest.raises(SettingsError, match=name):
+            read_file(tmp_path / name)
+
+
+def test_settings_of_a_run_with_many_bad_files_are_read(tmp_path: Path) -> None:
+    content = {
+        "settings": {"epochs": 3},
+        "recipe": "paper",
+        "data": {"left_out": {str(n): "empty file" for n in range(9999)}},
+    }
+    (tmp_path / "run.json").write_text(json.dumps(content))
+    assert read_file(tmp_path / "run.json") == {"epochs": 3, "recipe": "paper"}
