@@ -1,20 +1,24 @@
-"""Checks that a picture's file holds pixels alone, so that a browser shows what Pillow reads.
+"""Picture files that hold pixels alone, so that a browser shows what is read from them.
 
 A palette, transparency, a gamma, a colour profile, an orientation, a second frame, interlaced or missing rows would
-change what a browser shows. So only files as a report writes them are allowed.
+change what a browser shows; there are even compressed streams that zlib reads and Chromium does not. So a PNG is
+written without compression, and is read only if its pixels give the same file again.
 """
 
 import struct
 import zlib
 from collections.abc import Iterator
 
+import numpy as np
+import torch
+from torch import Tensor
+
 PNG_START = b"\x89PNG\r\n\x1a\n"
 PNG_PARTS = ("IHDR", "IDAT", "IEND")
 PNG_COLOURS = {0: 1, 2: 3}  # grey and RGB: how many channels they have
 PNG_BITS = 8
 PNG_METHODS = (0, 0, 0)  # of compression, filters and interlacing
-PNG_FILTERS = 5  # that a row may have
-PNG_WINDOW = 0x78  # how a stream starts that is compressed with the whole window, as decoders may insist on less
+STORED = 0xFFFF  # bytes of a block that is not compressed, at most
 WEBP_PARTS = ("VP8 ",)  # pixels with loss; no alpha, no frames, no colour profile
 VP8_START = b"\x9d\x01\x2a"
 MOST_VALUES = 1 << 27  # of a picture: more take too much memory
@@ -29,18 +33,45 @@ def largest_file(shape: Shape) -> int:
     return size + size // 50 + 1024
 
 
-def check_png(content: bytes, expected: Shape | None = None) -> None:
-    """Raise a ValueError for a PNG with anything that reports do not write, or of another shape (C, H, W)."""
+def encode_png(pixels: Tensor) -> bytes:
+    """A PNG of pixels uint8 (1, H, W) or (3, H, W), without compression: the same bytes on every machine."""
+    channels, height, width = pixels.shape
+    rows = pixels.permute(1, 2, 0).reshape(height, width * channels)
+    lines = torch.cat([rows.new_zeros(height, 1), rows], dim=1).numpy().tobytes()  # each starts with its filter: none
+    stored = b""
+    for start in range(0, len(lines), STORED):
+        block = lines[start : start + STORED]
+        is_last = start + STORED >= len(lines)
+        stored += struct.pack("<BHH", is_last, len(block), STORED - len(block)) + block
+    colours = next(colours for colours, count in PNG_COLOURS.items() if count == channels)
+    header = struct.pack(">IIBBBBB", width, height, PNG_BITS, colours, *PNG_METHODS)
+    stream = b"\x78\x01" + stored + struct.pack(">I", zlib.adler32(lines))
+    return PNG_START + _png_part(b"IHDR", header) + _png_part(b"IDAT", stream) + _png_part(b"IEND", b"")
+
+
+def decode_png(content: bytes, expected: Shape | None = None) -> Tensor:
+    """Pixels uint8 (C, H, W); a ValueError for a file that `encode_png` does not write, or of another shape."""
     if not content.startswith(PNG_START):
         raise ValueError("it is not a PNG, though it claims to be one")
     parts = list(_png_parts(content))
     names = [name for name, _ in parts]
     _check_names(names, PNG_PARTS, "PNG")
-    if names != ["IHDR", *["IDAT"] * (len(names) - 2), "IEND"] or parts[-1][1]:
-        raise ValueError(f"its parts are {', '.join(names)[:80]}; expected IHDR first and IEND last, which is empty")
-    shape = _png_shape(parts[0][1])
+    if names != ["IHDR", *["IDAT"] * (len(names) - 2), "IEND"]:
+        raise ValueError(f"its parts are {', '.join(names)[:80]}; expected IHDR first and IEND last")
+    shape = channels, height, width = _png_shape(parts[0][1])
     _check_shape(shape, expected)
-    _check_rows(b"".join(data for _, data in parts[1:-1]), shape)
+    row = 1 + width * channels
+    try:
+        lines = zlib.decompressobj().decompress(b"".join(data for _, data in parts[1:-1]), height * row + 1)
+    except zlib.error as error:
+        raise ValueError(f"its pixels cannot be read ({error})") from error
+    if len(lines) != height * row:
+        raise ValueError(f"it holds more or less than the {height} rows that it claims to have")
+    rows = torch.from_numpy(np.frombuffer(lines, dtype=np.uint8).reshape(height, row)[:, 1:].copy())
+    pixels = rows.reshape(height, width, channels).permute(2, 0, 1)
+    if encode_png(pixels) != content:
+        raise ValueError("its pixels are not stored as reports store them, and a browser may show others")
+    return pixels
 
 
 def check_webp(content: bytes, expected: Shape | None = None) -> None:
@@ -72,21 +103,6 @@ def _png_shape(header: bytes) -> Shape:
     return PNG_COLOURS[colours], height, width
 
 
-def _check_rows(stream: bytes, shape: Shape) -> None:
-    """That compressed rows are all there, each once, and nothing else."""
-    channels, height, width = shape
-    row = 1 + width * channels  # a row starts with its filter
-    reader = zlib.decompressobj()
-    try:
-        rows = reader.decompress(stream, height * row + 1)
-    except zlib.error as error:
-        raise ValueError(f"its pixels cannot be read ({error})") from error
-    if stream[0] != PNG_WINDOW or len(rows) != height * row or not reader.eof or reader.unused_data:
-        raise ValueError(f"its pixels are not the {height} rows that it claims to have, or more follow")
-    if max(rows[::row]) >= PNG_FILTERS:
-        raise ValueError(f"a row has filter {max(rows[::row])}; expected 0 to {PNG_FILTERS - 1}")
-
-
 def _webp_shape(header: bytes) -> Shape:
     tag, width, height = int.from_bytes(header[:3], "little"), *struct.unpack("<HH", header[6:])
     if tag & 1 or not tag & 16 or header[3:6] != VP8_START or max(width, height) >= 1 << 14:
@@ -100,6 +116,10 @@ def _check_shape(shape: Shape, expected: Shape | None) -> None:
     channels, height, width = shape
     if not 0 < channels * height * width <= MOST_VALUES:
         raise ValueError(f"it has shape {shape}; expected at least one pixel and at most {MOST_VALUES:,} values")
+
+
+def _png_part(name: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
 
 
 def _png_parts(content: bytes) -> Iterator[tuple[str, bytes]]:

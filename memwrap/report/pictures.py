@@ -10,7 +10,7 @@ from PIL import Image
 from torch import Tensor
 
 from memwrap.errors import DataError, brief
-from memwrap.report.picture_files import Shape, check_png, check_webp, largest_file
+from memwrap.report.picture_files import Shape, check_webp, decode_png, encode_png, largest_file
 
 EXACT_SIDE = 64  # pixels: up to this all pictures are stored without loss
 LOSSY = 82  # the quality of larger WebP pictures
@@ -22,14 +22,16 @@ _WEBP = "data:image/webp;base64,"
 
 def exact_uri(pixels: Tensor) -> str:
     """A PNG of pixels uint8 (C, H, W), without loss."""
-    return _PNG + _encoded(to_image(pixels), "PNG", optimize=True)
+    return _PNG + base64.b64encode(encode_png(pixels)).decode()
 
 
 def small_uri(pixels: Tensor) -> str:
     """A picture of pixels uint8 (C, H, W) to look at; small ones are stored without loss."""
     if pixels.numel() <= 3 * EXACT_SIDE**2:
         return exact_uri(pixels)
-    return _WEBP + _encoded(to_image(pixels), "WEBP", quality=LOSSY, method=4)
+    stream = io.BytesIO()
+    to_image(pixels).save(stream, "WEBP", quality=LOSSY, method=4)
+    return _WEBP + base64.b64encode(stream.getvalue()).decode()
 
 
 def heatmap_pixels(pixels: Tensor, heat: Tensor, colours: Tensor) -> Tensor:
@@ -73,30 +75,31 @@ def pixels_in(uri: str, shape: Shape | None = None) -> Tensor:
     shape: (C, H, W) that it has to have, which is checked before it is decoded.
     """
     try:
-        content = _plain_content(uri, shape)
+        for start, read in ((_PNG, decode_png), (_WEBP, _decode_webp)):
+            if uri.startswith(start):
+                return read(_content(uri.removeprefix(start), shape), shape)
+        raise ValueError(f"it starts with {uri[:30]!r}; expected {_PNG} or {_WEBP}")
     except ValueError as error:
         raise DataError(f"a picture in the report cannot be trusted: {error}") from error
+
+
+def _content(text: str, shape: Shape | None) -> bytes:
+    """The bytes of a file of pixels of this shape, as reports write them."""
+    if shape is not None and len(text) > 4 * largest_file(shape) // 3 + 4:
+        raise ValueError(f"it has {len(text):,} characters, too many for a picture of shape {tuple(shape)}")
+    content = base64.b64decode(text, validate=True)
+    if base64.b64encode(content).decode() != text:
+        raise ValueError("its base64 is written in an unusual way")
+    return content
+
+
+def _decode_webp(content: bytes, shape: Shape | None) -> Tensor:
+    check_webp(content, shape)
     try:
-        with Image.open(io.BytesIO(content), formats=("PNG", "WEBP")) as picture:
-            rows = torch.from_numpy(np.array(picture))
+        with Image.open(io.BytesIO(content), formats=("WEBP",)) as picture:
+            return torch.from_numpy(np.array(picture)).permute(2, 0, 1)
     except (ValueError, OSError, SyntaxError, Image.DecompressionBombError) as error:
-        raise DataError(f"a picture in the report cannot be read ({brief(error)})") from error
-    return rows.unsqueeze(0) if rows.ndim == 2 else rows.permute(2, 0, 1)
-
-
-def _plain_content(uri: str, shape: Shape | None) -> bytes:
-    """The bytes of a PNG or WebP file as reports write them."""
-    for start, check in ((_PNG, check_png), (_WEBP, check_webp)):
-        if uri.startswith(start):
-            text = uri.removeprefix(start)
-            if shape is not None and len(text) > 4 * largest_file(shape) // 3 + 4:
-                raise ValueError(f"it has {len(text):,} characters, too many for a picture of shape {tuple(shape)}")
-            content = base64.b64decode(text, validate=True)
-            if base64.b64encode(content).decode() != text:
-                raise ValueError("its base64 is written in an unusual way")
-            check(content, shape)
-            return content
-    raise ValueError(f"it starts with {uri[:30]!r}; expected {_PNG} or {_WEBP}")
+        raise ValueError(f"it cannot be read ({brief(error)})") from error
 
 
 def is_exact(uri: str) -> bool:
@@ -112,9 +115,3 @@ def _at_most(pixels: Tensor, side: int) -> Tensor:
     size = [max(1, round(length * side / largest)) for length in pixels.shape[1:]]
     smaller = torch.nn.functional.interpolate(pixels[None].float(), size=size, mode="area")[0]
     return smaller.round().to(pixels.dtype) if pixels.dtype == torch.uint8 else smaller
-
-
-def _encoded(picture: Image.Image, kind: str, **options: int | bool) -> str:
-    stream = io.BytesIO()
-    picture.save(stream, kind, **options)
-    return base64.b64encode(stream.getvalue()).decode("ascii")

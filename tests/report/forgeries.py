@@ -23,7 +23,7 @@ from torch import Tensor
 
 from memwrap.report import Inputs, create_report, render
 from memwrap.report.create import hashes
-from memwrap.report.pictures import pixels_in, to_image
+from memwrap.report.pictures import exact_uri, pixels_in, to_image
 from tests.report import ReportWorld
 
 Forgery = Callable[[ReportWorld], str]
@@ -251,6 +251,37 @@ def small_window(pixels: Tensor) -> bytes:
     return png(pixels, bytes(stream))
 
 
+def odd_block(pixels: Tensor) -> bytes:
+    """A stream with a block of nothing, by a code of one word: zlib and Pillow read on, Chromium shows no picture."""
+    bits: list[int] = []
+
+    def number(value: int, count: int) -> None:
+        bits.extend(value >> place & 1 for place in range(count))
+
+    def word(value: int, count: int) -> None:
+        bits.extend(value >> place & 1 for place in reversed(range(count)))
+
+    for value, count in ((0, 1), (2, 2), (0, 5), (0, 5), (14, 4)):  # codes of 257 and 1 words, 18 lengths of lengths
+        number(value, count)
+    for symbol in (16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1):
+        number({18: 1, 0: 2, 1: 2}.get(symbol, 0), 3)
+    for zeros in (138, 118):
+        word(0, 1)
+        number(zeros - 11, 7)
+    word(3, 2)  # the end of a block has a word
+    word(3, 2)
+    word(0, 1)
+    number(1, 1)  # then a last block, by the fixed code
+    number(1, 2)
+    rows = scanlines(pixels)
+    for level in rows:
+        word(0x30 + level if level < 144 else 0x190 + level - 144, 8 if level < 144 else 9)
+    word(0, 7)
+    bits.extend([0] * (-len(bits) % 8))
+    content = bytes(sum(bit << place for place, bit in enumerate(bits[at : at + 8])) for at in range(0, len(bits), 8))
+    return png(pixels, b"\x78\x01" + content + struct.pack(">I", zlib.adler32(rows)))
+
+
 def with_part(name: bytes, data: bytes) -> Callable[[Tensor], bytes]:
     """A PNG with one more part before its pixels."""
 
@@ -304,7 +335,7 @@ def drawn_on(pixels: Tensor, levels: int) -> Tensor:
 
 def heatmap_with_a_digit(world: ReportWorld) -> str:
     pictures = {
-        name: uri(png(drawn_on(pixels_in(picture), 15)))
+        name: exact_uri(drawn_on(pixels_in(picture), 15))
         for name, picture in world.record.pictures.items()
         if name.startswith("heatmap") and picture.startswith(PNG)
     }
@@ -436,6 +467,9 @@ FORGERIES: dict[str, Forgery] = {
     "stream of 100 MB": input_as(lambda pixels: png(pixels, zlib.compress(scanlines(pixels) + bytes(100_000_000)))),
     "filter 9 of a row": memory_as(lambda pixels: png(pixels, zlib.compress(b"\x09" + scanlines(pixels)[1:]))),
     "small window": input_as(small_window),
+    "odd block of the stream": input_as(odd_block),
+    "odd block of a memory picture": memory_as(odd_block),
+    "compressed": input_as(png),
     "sum of the stream": input_as(wrong_stream_sum),
     "sum of IHDR": input_as(wrong_sum(b"IHDR")),
     "sum of IDAT": input_as(wrong_sum(b"IDAT")),

@@ -194,6 +194,18 @@ def test_an_interlaced_picture_with_rows_missing_shows_other_than_what_is_read(b
         verify(forged, world.source)
 
 
+def test_a_stream_that_only_some_decoders_read_shows_no_picture(browser: Any, tmp_path: Path) -> None:
+    shape = (3, 16, 16)
+    world = make_report(network(0, shape, memory=8), interpolate(photos(1, seed=2).float(), size=16).byte(), shown=1)
+    forged = FORGERIES["odd block of the stream"](world)
+    content = content_of(re.search(r'id="input-1".*?href="([^"]*)"', forged)[1])
+    assert as_pillow_reads(content).equal(world.inputs.pixels[0])
+    assert np.median(seen(browser, tmp_path, forged)) > 250, "the page behind it"
+    assert np.median(seen(browser, tmp_path, world.page)) < 200
+    with pytest.raises(DataError, match="not stored as reports store them"):
+        verify(forged, world.source)
+
+
 def test_names_that_would_turn_the_text_around_are_seen_as_escapes(browser: Any, tmp_path: Path) -> None:
     names = ("\u202egnp.sure 100 %", "un\u00adsure\u200b.png", "קטן.png", "قطة.png", "猫\U0001f408\u200d⬛.png")
     world = make_report(network(memory=8), noise(5), names=names)

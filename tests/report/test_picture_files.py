@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from memwrap import DataError
-from memwrap.report.picture_files import PNG_START, check_png, check_webp
+from memwrap.report.picture_files import PNG_START, check_webp, decode_png, encode_png
 from memwrap.report.pictures import exact_uri, pixels_in, small_uri
 from tests.report import noise
+from tests.report.forgeries import as_pillow_reads
 from tests.report.test_pictures import smooth
 
 
@@ -30,8 +31,15 @@ WEBP = content_of(small_uri(smooth(96, 80)))
 @pytest.mark.parametrize("shape", [(1, 1, 1), (1, 4, 4), (3, 32, 32), (3, 33, 47), (1, 60, 60), (3, 224, 224)])
 def test_what_a_report_writes_passes(shape: tuple[int, int, int]) -> None:
     (pixels,) = noise(1, shape)
-    check_png(content_of(exact_uri(pixels)))
+    assert decode_png(content_of(exact_uri(pixels)), shape).equal(pixels)
     assert pixels_in(small_uri(pixels)).shape[1:] == shape[1:]
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 5, 7), (1, 300, 219), (3, 224, 224), (1, 255, 256)])
+def test_pillow_reads_what_is_written(shape: tuple[int, int, int]) -> None:
+    """With one block and with several, up to their border."""
+    (pixels,) = noise(1, shape)
+    assert as_pillow_reads(encode_png(pixels)).equal(pixels)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +58,7 @@ def test_what_a_report_writes_passes(shape: tuple[int, int, int]) -> None:
 )
 def test_a_png_that_is_put_together_otherwise_is_refused(content: bytes, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        check_png(content)
+        decode_png(content)
 
 
 def riff(*parts: bytes) -> bytes:
@@ -76,7 +84,7 @@ def test_a_webp_that_is_put_together_otherwise_is_refused(content: bytes, words:
         check_webp(content)
 
 
-@pytest.mark.parametrize(("content", "check"), [(PNG, check_png), (WEBP, check_webp)], ids=["png", "webp"])
+@pytest.mark.parametrize(("content", "check"), [(PNG, decode_png), (WEBP, check_webp)], ids=["png", "webp"])
 def test_a_file_that_is_cut_anywhere_is_refused(content: bytes, check: Callable[[bytes], None]) -> None:
     for place in range(len(content)):
         with pytest.raises(ValueError, match="it"):
