@@ -1,6 +1,5 @@
 """What a report holds, as plain typed data: its page is a function of this record alone."""
 
-import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -14,6 +13,7 @@ from memwrap.explain.attribution.baselines import check_baseline
 from memwrap.explain.attribution.methods import check_method
 from memwrap.explain.record import ExplanationRecord, FrozenRecord, MemoryImageRecord, Text
 from memwrap.storage.validation import describe
+from memwrap.visible import visible_name
 
 FORMAT: Final = "memwrap report"
 FORMAT_VERSION: Final = 3
@@ -207,7 +207,9 @@ def check_options(shown: int, heatmaps: HeatmapOptions | None, images: int) -> N
 
 def title_of(run: str) -> str:
     """What a report is called: the last part of its run's path."""
-    return re.split(r"[/\\]", run.rstrip("/\\"))[-1]
+    # A path of Windows has no "/"; in others a "\\" may be that of an escaped character.
+    separator = "/" if "/" in run else "\\"
+    return visible_name(run.rstrip(separator).rpartition(separator)[2])
 
 
 def unused_indices(explanations: Iterable[ExplanationRecord], memory_size: int) -> list[int]:

@@ -242,3 +242,12 @@ def test_a_report_of_files_is_verified_without_them(trained: Trained, tmp_path: 
     succeeds("explain", trained.run, tmp_path / "new", "--html", tmp_path / "why.html")
     shutil.rmtree(tmp_path / "new")
     assert succeeds("verify", tmp_path / "why.html").out.startswith("equal: ")
+
+
+@pytest.mark.parametrize("name", [os.fsdecode(b"caf\xe9"), "a\u202eb", "back\\slash"])
+def test_a_run_in_a_folder_with_an_odd_name_has_a_report_that_holds(
+    trained: Trained, tmp_path: Path, name: str
+) -> None:
+    run = Path(shutil.copytree(trained.run, tmp_path / name))
+    succeeds("explain", run, trained.data / "cat", "--html", tmp_path / "report.html")
+    succeeds("verify", tmp_path / "report.html", "--run", run)
