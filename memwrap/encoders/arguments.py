@@ -1,6 +1,5 @@
 """What a saved model may say about an architecture: plain values of bounded size."""
 
-import math
 import re
 from typing import Any
 
@@ -46,15 +45,15 @@ def _check_value(name: str, value: Any, depth: int, left: list[int]) -> None:
         before = left[0]
         for item in value:
             if isinstance(item, int) and abs(item) > MAX_LISTED:
-                raise ValueError(f"{name} has {item:.3g} in it; allowed are numbers up to {MAX_LISTED}")
+                raise ValueError(f"{name} has {str(item)[:24]} in it; allowed are numbers up to {MAX_LISTED}")
             _check_value(name, item, depth - 1, left)
         if before - left[0] > MAX_LIST:
             raise ValueError(f"{name} has {before - left[0]} numbers; allowed are {MAX_LIST}")
     elif isinstance(value, str):
         _check_text(name, value)
     elif isinstance(value, int | float):
-        if not (math.isfinite(value) and abs(value) <= MAX_NUMBER):
-            raise ValueError(f"{name} is {value:.3g}; allowed are numbers up to {MAX_NUMBER}")
+        if not abs(value) <= MAX_NUMBER:  # NaN, too
+            raise ValueError(f"{name} is {str(value)[:24]}; allowed are numbers up to {MAX_NUMBER}")
     elif value is not None:
         raise ValueError(f"{name} is a {type(value).__name__}; expected a number, text, list or object")
 

@@ -137,18 +137,19 @@ def hub_offline() -> Iterator[None]:
     """Let the clients of the hub of pretrained weights use their cache alone, in all threads."""
     global _offline_users
     constants: Any = sys.modules.get("huggingface_hub.constants")
-    if constants is None or (constants.HF_HUB_OFFLINE and not _offline_users):
+    if constants is None:  # nobody can ask
         yield
         return
     with _offline_lock:
-        _offline_users += 1
+        by_user = constants.HF_HUB_OFFLINE and not _offline_users
+        _offline_users += not by_user
         constants.HF_HUB_OFFLINE = True
     try:
         yield
     finally:
         with _offline_lock:
-            _offline_users -= 1
-            constants.HF_HUB_OFFLINE = _offline_users > 0
+            _offline_users -= not by_user
+            constants.HF_HUB_OFFLINE = by_user or _offline_users > 0
 
 
 @contextmanager

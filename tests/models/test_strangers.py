@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -237,6 +238,17 @@ def test_other_threads_are_not_hindered() -> None:
     assert len(results) == 2
 
 
+def test_models_are_loaded_in_several_threads_at_once(folder: Path) -> None:
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_OFFLINE
+    with ThreadPoolExecutor(4) as pool:
+        models = list(pool.map(memwrap.load, [folder] * 8))
+    states = [model.state_dict() for model in models]
+    assert all(torch.equal(state[name], states[0][name]) for state in states for name in states[0])
+    assert before == constants.HF_HUB_OFFLINE
+
+
 def peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
@@ -245,6 +257,7 @@ VIT = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "int
 LARGE: dict[str, tuple[str, str, dict[str, Any]]] = {
     "classes": ("encoders", "tiny", {"num_classes": 10**6, "channels": 3}),
     "classes of more than any": ("encoders", "tiny", {"num_classes": 10**12, "channels": 3}),
+    "classes of more than a float": ("encoders", "tiny", {"num_classes": 10**400, "channels": 3}),
     "channels": ("encoders", "resnet18", {"num_classes": 2, "channels": 10**6}),
     "channels of timm": ("encoders", "timm:resnet18", {"num_classes": 2, "channels": 10**5}),
     "a width": ("encoders", "timm:vit_tiny_patch16_224", {"num_classes": 2, "channels": 3, "embed_dim": 6144}),
@@ -321,6 +334,7 @@ def test_every_way_to_a_large_tensor_is_counted(make: Callable[[], object]) -> N
         (["layer", "in_features"], 2**15),
         (["layer", "num_classes"], 2**20),
         (["layer", "num_classes"], 10**30),
+        (["layer", "num_classes"], 10**400),
         (["layer", "project"], 2**20),
         (["layer", "scale"], "1"),
         (["transform"], {"shape": [3, 10**6, 10**6], "mean": [0.5] * 3, "std": [0.5] * 3, "fit": "crop"}),
