@@ -23,7 +23,11 @@ def list_image_files(paths: Iterable[Path]) -> list[Path]:
     """The given files, with each folder replaced by all files in it."""
     files: list[Path] = []
     for path in paths:
-        if not path.exists():
+        try:
+            is_there = path.exists()
+        except OSError as error:  # a name that is too long, or a folder on the way that may not be entered
+            raise InputError(f"{str(path)[:200]}: cannot be read ({error.strerror}); expected images") from error
+        if not is_there:
             raise InputError(f"{path}: there is no such file or folder; expected images")
         files += [path / name for name in Folder(path).names()] if path.is_dir() else [path]
     return files

@@ -3,7 +3,7 @@
 import hashlib
 import importlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +26,8 @@ DIGITS = tuple("0123456789")
 CINIC10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 CINIC10_IMAGES = 90_000  # in each of its splits
 CLASS_NAMES = {"svhn": DIGITS, "cifar10": CINIC10, "cinic10": CINIC10}
+
+PUBLISHED_LIMIT = 1 << 30  # bytes; no published file is larger, and reading one for its checksum would take long
 
 _T = TypeVar("_T")
 
@@ -68,6 +70,8 @@ def cifar10(root: Path, progress: Progress | None = None, download: bool = True)
     """CIFAR10, 50,000 and 10,000 images 3x32x32; downloaded to root if missing."""
     kind = _import("torchvision.datasets", "torchvision", "cifar10").CIFAR10
     archive = root / kind.filename
+    names = [name for name, _ in (*kind.train_list, *kind.test_list)] + [kind.meta["filename"]]
+    _check_sizes([archive, *(root / kind.base_folder / name for name in names)])
 
     def read() -> list[Any]:
         return [kind(root, train=True), kind(root, train=False)]
@@ -107,12 +111,19 @@ def _svhn_split(root: Path, split: str, progress: Progress | None, download: boo
     kind = _import("torchvision.datasets", "torchvision", "svhn").SVHN
     url, name, md5 = kind.split_list[split]
     file = root / name
+    _check_sizes([file])
 
     def fetch() -> None:
         _download(url, file, md5, progress)
 
     part = _read_or_fetch(lambda: kind(root, split=split), fetch if download else None, file)
     return torch.from_numpy(part.data).contiguous(), torch.from_numpy(part.labels)
+
+
+def _check_sizes(files: Iterable[Path]) -> None:
+    for file in files:
+        if file.is_file() and (size := file.stat().st_size) > PUBLISHED_LIMIT:
+            raise DataError(f"{file}: has {size} bytes, more than any published file; remove it")
 
 
 def _channels_first(data: Any, targets: list[int]) -> Arrays:

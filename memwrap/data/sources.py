@@ -70,8 +70,11 @@ def default_root() -> Path:
 
 def _find_path(source: str) -> Path:
     path = _expand_home(Path(source))
-    if source and path.exists():
-        return path
+    try:
+        if source and path.exists():
+            return path
+    except OSError as error:  # a name that is too long, or a folder on the way that may not be entered
+        raise DataError(f"{source[:200]!r} cannot be read ({error.strerror}); check the path") from error
     close = difflib.get_close_matches(source.lower(), PUBLISHED, n=1)
     raise DataError(
         f"{source!r} is neither a published data set ({', '.join(PUBLISHED)}) nor a folder or zip "

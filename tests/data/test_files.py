@@ -65,3 +65,8 @@ def test_files_that_cannot_be_opened_have_a_reason(folder: Path) -> None:
         "empty file",
         "a link to a folder, which is not followed",
     ]
+
+
+def test_a_name_that_is_too_long_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="File name too long"):
+        list_image_files([tmp_path / ("n" * 300)])

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -383,3 +384,37 @@ def test_a_missing_library_is_reported_before_anything_is_fetched(
     with pytest.raises(DataError, match=f"needs {library}, which is not installed: pip install {library}"):
         read(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["svhn", "cifar10"])
+def test_a_file_of_a_terabyte_is_not_read_for_its_checksum(tmp_path: Path, name: str) -> None:
+    place = {"svhn": "train_32x32.mat", "cifar10": "cifar-10-batches-py/data_batch_1"}[name]
+    (tmp_path / place).parent.mkdir(exist_ok=True)
+    with (tmp_path / place).open("wb") as file:
+        file.truncate(1 << 40)  # sparse: it takes no space
+    with pytest.raises(DataError, match=str(1 << 40)):
+        published.open_published(name, tmp_path, lambda _: None, None)
+
+
+def test_pickles_of_a_stranger_are_never_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CIFAR10's files are pickles, which can run code: only those with the published checksums are read."""
+    ran = tmp_path / "ran"
+
+    class Evil:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return Path.touch, (ran,)
+
+    folder = tmp_path / "cifar-10-batches-py"
+    folder.mkdir()
+    for name in (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch", "batches.meta"):
+        (folder / name).write_bytes(pickle.dumps(Evil()))
+
+    def fail(*_: object) -> None:
+        raise DataError("no network")
+
+    monkeypatch.setattr(published, "_download", fail)
+    with pytest.raises(DataError, match="no network"):
+        published.cifar10(tmp_path)
+    assert not ran.exists()
+    pickle.loads((folder / "test_batch").read_bytes())  # it would have
+    assert ran.exists()

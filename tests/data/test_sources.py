@@ -216,3 +216,8 @@ def test_an_unknown_home_folder_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
 def test_opening_a_published_data_set_writes_nothing_to_the_working_directory() -> None:
     open_data("digits", size=16)
     assert list(Path().iterdir()) == []
+
+
+def test_a_name_that_is_too_long_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="File name too long"):
+        open_data(str(tmp_path / ("n" * 300)))
