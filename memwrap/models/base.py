@@ -102,6 +102,8 @@ class EncoderModel(nn.Module, ABC):
 
     def describe(self) -> ModelRecord:
         """What has to be stored, besides tensors, to rebuild the model. Looks for a name that builds its encoder."""
+        if self.classes and len(self.classes) != (outputs := self.layer_settings()["num_classes"]):
+            raise SaveError(f"model.classes has {len(self.classes)} names; expected one for each of {outputs} classes")
         architecture = describe(self.encoder, self.origin.layer, self.origin.num_classes, self.origin.image_shape[0])
         kind = type(self.encoder)
         return ModelRecord(

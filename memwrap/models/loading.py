@@ -94,6 +94,8 @@ def unpack(
         # Checkpoints within a training have none: there, hashes and shapes have to do.
         if "probe" in parts or "optimizer" not in parts:
             _verify(model, parts["probe"])
+        if record.classes and len(record.classes) != (outputs := model.layer_settings()["num_classes"]):
+            raise LoadError(f"there are {len(record.classes)} class names for {outputs} classes")
         model.classes, model.transform = record.classes, record.transform
         if isinstance(model, MemoryClassifier) and "memory" in parts:
             memory = RememberedMemory(**parts["memory"])

@@ -387,6 +387,22 @@ def test_classes_of_any_kind_are_saved_as_names(classes: Any, model: MemoryClass
     assert memwrap.load(tmp_path).classes == tuple(map(str, classes))
 
 
+@pytest.mark.parametrize("classes", [["cat"], ["cat", "dog", "cow", "d", "e"]])
+def test_class_names_for_another_number_of_classes_are_refused(
+    classes: list[str], model: MemoryClassifier, tmp_path: Path
+) -> None:
+    """A prediction without a name would otherwise be noticed only when it is shown."""
+    model.save(tmp_path)
+    manifest = tmp_path / "model.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "classes": classes}))
+    seal(tmp_path)
+    with pytest.raises(LoadError, match=f"{len(classes)} class names for 4"):
+        memwrap.load(tmp_path)
+    model.classes = tuple(classes)
+    with pytest.raises(SaveError, match=f"{len(classes)} names"):
+        model.save(tmp_path / "other")
+
+
 def test_a_manifest_with_nan_and_a_missing_file_is_an_error(model: MemoryClassifier, tmp_path: Path) -> None:
     model.save(tmp_path)
     manifest = tmp_path / "model.json"
