@@ -106,6 +106,7 @@ def warm_up() -> None:
     for name in ("train", "evaluate", "explain", "verify", "predict", "check", "app"):
         importlib.import_module(f"memwrap.cli.{name}")
     Image.init()
+    torch.set_num_threads(1)  # the threads of OpenMP do not survive a fork
     assert all((timm, torchvision, transformers, yaml))
 
 

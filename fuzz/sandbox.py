@@ -1,5 +1,6 @@
 """One case in a process of its own, and what is wrong with how it ended."""
 
+import ctypes
 import faulthandler
 import io
 import json
@@ -18,6 +19,8 @@ from typing import Any
 
 from fuzz.audit import forbid
 from memwrap.errors import MemwrapError
+
+_DIE_WITH_PARENT = 1  # Linux's PR_SET_PDEATHSIG
 
 
 class WrongError(Exception):
@@ -147,6 +150,7 @@ def _call(target: Target, faults: list[str]) -> dict[str, Any]:
 
 def _confine(folder: Path, limits: Limits) -> None:
     """Output and temporary files go to the folder; memory and files have an end, and the peak so far is forgotten."""
+    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
     with suppress(OSError):  # where it is not allowed, making the case counts too
         Path("/proc/self/clear_refs").write_text("5")
     log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

@@ -27,7 +27,7 @@ from tests.report.forgeries import with_pictures
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="cases run in forked processes with limits of Linux")
 
-CASES = 5  # of each kind
+CASES = 10  # of each kind
 
 
 @pytest.fixture(scope="module")

@@ -156,8 +156,16 @@ def _change_run(draw: Random, genuine: Genuine, path: Path) -> str:
             file.write_bytes(mutate(file.read_bytes(), draw))
         else:
             changed = nudge_json(draw, value) if draw.random() < 0.4 else change_json(draw, value, str(genuine.bait))
-            file.write_bytes(dump_json(draw, changed))
+            file.write_bytes(dump_json(draw, _without_bait(changed, genuine)))
     return f"{file.name} changed"
+
+
+def _without_bait(value: Any, genuine: Genuine) -> Any:
+    """A run may name the bait as its data, and will get it: SECURITY.md says so."""
+    data = value.get("data") if isinstance(value, dict) else None
+    if isinstance(data, dict) and data.get("source") == str(genuine.bait):
+        data["source"] = "/not/there"
+    return value
 
 
 def _is_plain(path: Path) -> bool:
