@@ -2,6 +2,7 @@
 
 import difflib
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
@@ -215,15 +216,13 @@ def without_effect(settings: Settings, given: Iterable[str]) -> list[str]:
 
 def read_file(path: Path) -> dict[str, Any]:
     """The settings in a YAML file or a run's run.json, by name, and a recipe if it names one."""
-    import yaml
-
     is_json = path.suffix == ".json"
     try:
         text = storage.read_file(path, JSON_LIMIT if is_json else YAML_LIMIT, follow_links=True).decode()
         given = json.loads(text) if is_json else _load_yaml(text)
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read ({error})") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: bytes, numbers or dates
+    except Exception as error:  # PyYAML raises nearly anything on values that their tags do not fit
         raise SettingsError(f"{path}: is not a {'JSON' if is_json else 'YAML'} file ({brief(error)})") from error
     if given is None:
         return {}
@@ -247,8 +246,8 @@ def _load_yaml(text: str) -> Any:
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
             mapping = super().construct_mapping(node, deep)
             if len(mapping) < len(node.value):
-                names = [str(key.value)[:40] for key, _ in node.value]
-                raise yaml.YAMLError(f"{next(name for name in names if names.count(name) > 1)} is given twice")
+                [(double, _)] = Counter(self.construct_object(key) for key, _ in node.value).most_common(1)
+                raise yaml.YAMLError(f"{str(double)[:40]} is given twice")
             return mapping
 
         def construct_yaml_int(self, node: Any) -> Any:

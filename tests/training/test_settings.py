@@ -285,6 +285,11 @@ LAUGHS = "mean:\n- &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
         "epochs: !!python/object/apply:os.getcwd []",
         "lr: 0.1 # " + "x" * 70000,
         "? [a, b]\n: 3",
+        "epochs: !!timestamp x",  # PyYAML has errors of many kinds for values that their tags do not fit
+        "epochs: !!bool x",
+        "epochs: !!int ''",
+        "epochs: !!float ''",
+        "1: 2\n0x1: 3",  # one key, written in two ways
     ],
 )
 def test_yaml_from_strangers_is_refused_at_once(tmp_path: Path, text: str) -> None:
