@@ -12,4 +12,6 @@ connection, another program, unpickled code, or a report that is confirmed but s
     kinds/         what each kind of case makes and calls
     shown.py       whether a page shows what its run gives, decided without the verification that is attacked
     campaign.py    case after case, and the table at the end
+
+`kills.py` is another attack: it kills trainings, and looks at what is left.
 """

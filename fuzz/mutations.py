@@ -11,7 +11,7 @@ from tests.data.hostile import mutate
 
 Path = tuple[str | int, ...]  # of a value within nested JSON
 
-DEEPEST = 50
+DEEPEST = 50  # levels of JSON that is changed
 
 _NAMES = (
     "",
@@ -51,6 +51,15 @@ def places(value: Any, start: Path = ()) -> Iterator[Path]:
     elif isinstance(value, list):
         for index in range(len(value)):
             yield from places(value[index], (*start, index))
+
+
+def is_deep(value: Any) -> bool:
+    """Whether JSON is nested deeper than DEEPEST, so that copying it could fail."""
+    level = [value]
+    for _ in range(DEEPEST):
+        groups = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list)]
+        level = [child for group in groups for child in group]
+    return bool(level)
 
 
 def at(value: Any, path: Path) -> Any:

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import stat
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from fuzz.genuine import MODELS, RUNS, Genuine
 from fuzz.kinds.targets import command
-from fuzz.mutations import change_json, change_tensors, dump_json, nudge_json, odd_value
+from fuzz.mutations import change_json, change_tensors, dump_json, is_deep, nudge_json, odd_value
 from fuzz.sandbox import Case, Target, WrongError
 from memwrap.storage.checkpoint import root_hash
 from tests.data.hostile import mutate
@@ -177,13 +178,15 @@ def _is_plain(path: Path) -> bool:
     return stat.S_ISREG(status.st_mode) and status.st_size < LARGEST
 
 
-def _json_in(path: Path) -> Any:
+def _json_in(path: Path, deepest: bool = False) -> Any:
     if not _is_plain(path):
         return None
     try:
-        return json.loads(path.read_bytes().splitlines()[0] if path.suffix == ".jsonl" else path.read_bytes())
+        content = path.read_bytes()
+        value = json.loads(content.splitlines()[0] if path.suffix == ".jsonl" else content)
     except (ValueError, RecursionError, IndexError):
         return None
+    return None if is_deep(value) and not deepest else value
 
 
 def _replace_file(draw: Random, file: Path, genuine: Genuine) -> str:
@@ -277,7 +280,7 @@ def rehash(path: Path) -> None:
 
     As far as that is possible: unlike `tests.sealing.seal`, for folders in which anything may be wrong.
     """
-    if not isinstance(value := _json_in(path / "model.json"), dict):
+    if not isinstance(value := _json_in(path / "model.json", deepest=True), dict):
         return
     files, documents = value.get("files"), value.get("documents")
     for entry in files.values() if isinstance(files, dict) else ():
@@ -286,7 +289,8 @@ def rehash(path: Path) -> None:
     for name in documents if isinstance(documents, dict) else ():
         if (content := _content_of(path, name)) is not None:
             documents[name] = hashlib.sha256(content).hexdigest()
-    (path / "model.json").write_text(json.dumps({**value, "root": root_hash(value)}))
+    with suppress(RecursionError):
+        (path / "model.json").write_text(json.dumps({**value, "root": root_hash(value)}))
 
 
 def _content_of(folder: Path, name: object) -> bytes | None:
