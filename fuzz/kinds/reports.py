@@ -64,8 +64,8 @@ def _forge(draw: Random, genuine: Genuine, name: str) -> tuple[str, str]:
     forgery = draw.choice(sorted(known))
     try:
         page = known[forgery](genuine.worlds[name])
-    except (AssertionError, ValueError, KeyError, TypeError, IndexError, StopIteration):
-        return _change_picture(draw, genuine.report(name).read_text())  # it does not go with this report
+    except Exception:  # from an assertion to a missing heatmap
+        return _change_picture(draw, genuine.report(name).read_text())  # the forgery does not go with this report
     return (mutate(page, draw), f"{forgery}, changed at random") if draw.random() < 0.3 else (page, forgery)
 
 
