@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from memwrap.data import containers
+from memwrap.data import zip_directory
 from memwrap.encoders import timm_models
 from tests.cli import (
     NO_NETWORK,
@@ -167,7 +167,7 @@ def test_a_zip_that_leads_elsewhere_is_refused(
 def test_a_zip_that_would_fill_the_disk_is_refused(
     data: Path, tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(containers, "UNPACKED_LIMIT", 1 << 20)
+    monkeypatch.setattr(zip_directory, "UNPACKED_LIMIT", 1 << 20)
     archive = zip_with(tmp_path / "zip", data, "cat/zeros.png", bytes(10 << 20))
     assert "'cat/zeros.png'" in refuses(3, archive, out, "--skip-bad")
 

@@ -20,6 +20,7 @@ from memwrap.report import ReportRecord, read_record
 from tests.cli import QUICK, Result, fails, photos, picture, run, run_apart, succeeds
 from tests.cli.conftest import Trained
 from tests.report import Node, make_report, network, noise, parsed
+from tests.sealing import seal
 
 LOW = ("--heatmaps", "--max-steps", 1)
 
@@ -408,6 +409,7 @@ def test_a_run_that_is_not_finished_cannot_explain(trained: Trained, tmp_path: P
     stored = json.loads((copy / "model.json").read_text())
     stored["training"]["finished"] = False
     (copy / "model.json").write_text(json.dumps(stored))
+    seal(copy)
     assert "the run is not finished" in fails(4, "explain", copy, trained.data)
 
 

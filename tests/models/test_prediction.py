@@ -246,7 +246,7 @@ def a_pipe(path: Path) -> None:
         (half_a_picture, "truncated or damaged"),
         (a_link_to_nothing, "cannot be read: No such file or directory"),
         (a_link_to_a_folder, "a link to a folder, which is not followed"),
-        (a_pipe, "not a regular file"),  # reading it would never end
+        (a_pipe, "cannot be read: is a pipe"),  # reading it would never end
     ],
 )
 def test_an_unreadable_file_is_named_among_the_others(
