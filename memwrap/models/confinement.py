@@ -113,6 +113,11 @@ class _Limited(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.elements, self.used, self.operations = elements, 0, 0
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Asked by torch, whose wrapper would import the whole compiler on the first operation.
+        return False
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:

@@ -238,6 +238,12 @@ def test_other_threads_are_not_hindered() -> None:
     assert len(results) == 2
 
 
+def test_loading_does_not_import_the_compiler(folder: Path) -> None:
+    """torch wraps what sees every operation so that its first call would: a second or two for each command."""
+    code = "import sys, memwrap; memwrap.load(sys.argv[1]); sys.exit('torch._dynamo' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code, str(folder)], check=True)
+
+
 def test_models_are_loaded_in_several_threads_at_once(folder: Path) -> None:
     from huggingface_hub import constants
 
