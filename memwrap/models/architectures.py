@@ -8,6 +8,7 @@ building reads no weights, asks no network and starts no program.
 import inspect
 import json
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -27,6 +28,9 @@ from memwrap.models.transformers_models import transformers_builder
 
 # Attributes that change in use, and say nothing of what a network computes.
 _PASSING = ("training", "grad_checkpointing", "gradient_checkpointing", ARGUMENTS_ATTRIBUTE)
+
+# timm and transformers import torchvision: two threads that each import one would meet it half imported.
+_import_lock = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,8 @@ def build(architecture: Architecture) -> nn.Module:
         raise LoadError(f"the classifier is of {architecture.source!r}; known are {', '.join(_BUILDERS)}")
     try:
         check_plain(architecture.arguments)
-        builder = _BUILDERS[architecture.source](architecture.name, architecture.arguments)
+        with _import_lock:
+            builder = _BUILDERS[architecture.source](architecture.name, architecture.arguments)
         with only_arithmetic(), hub_offline():
             return builder()
     except Exception as error:  # whatever a library makes of a name and arguments that it does not know

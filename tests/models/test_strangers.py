@@ -26,6 +26,7 @@ from memwrap import LoadError, MemoryClassifier, encoders
 from memwrap.models.architectures import Architecture, build
 from memwrap.storage import checkpoint
 
+VIT = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32, "image_size": 32}
 LARGEST_GROWTH = 2**29  # bytes: what a refused model may cost
 
 
@@ -255,11 +256,29 @@ def test_models_are_loaded_in_several_threads_at_once(folder: Path) -> None:
     assert before == constants.HF_HUB_OFFLINE
 
 
+THREADS = f"""
+from concurrent.futures import ThreadPoolExecutor
+from memwrap.models.architectures import Architecture, build
+classifiers = [
+    Architecture("torchvision", "resnet18", {{}}),
+    Architecture("encoders", "timm:resnet18", {{"num_classes": 2}}),
+    Architecture("transformers", "ViTForImageClassification", {VIT}),
+]
+with ThreadPoolExecutor(6) as pool:
+    list(pool.map(build, classifiers * 2))
+"""
+
+
+def test_models_of_several_libraries_are_built_at_once_in_a_new_process() -> None:
+    """The libraries import each other, and a thread must not meet one that another thread has half imported."""
+    for _ in range(2):  # as threads differ in who comes first
+        subprocess.run([sys.executable, "-c", THREADS], check=True)
+
+
 def peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-VIT = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32, "image_size": 32}
 LARGE: dict[str, tuple[str, str, dict[str, Any]]] = {
     "classes": ("encoders", "tiny", {"num_classes": 10**6, "channels": 3}),
     "classes of more than any": ("encoders", "tiny", {"num_classes": 10**12, "channels": 3}),
