@@ -4,9 +4,11 @@ from pathlib import Path
 
 from memwrap.data import PUBLISHED, DataSet, Progress, open_data
 from memwrap.errors import DataError, RunError
+from memwrap.runs.record import RECORD
 from memwrap.runs.run import Run
+from memwrap.storage.checkpoint import MANIFEST
 from memwrap.training.building import size_for
-from memwrap.training.settings import Settings
+from memwrap.training.settings import SIZE_LIMIT, Settings
 
 
 def data_for(
@@ -74,7 +76,18 @@ def _recorded_root(run: Run) -> Path | None:
 
 
 def _size(run: Run) -> int:
+    """The side of the run's images, which is that of the images that its model takes."""
     match run.record.data.conversion.get("size"):
-        case [int(height), int()] if height > 0:
-            return height
-    raise RunError(f"{run.path}: run.json lacks the size of its images; the run is damaged")
+        case [int(side), int()] if side > 0:
+            pass
+        case _:
+            raise RunError(f"{run.path}: {RECORD} lacks the size of its images; the run is damaged")
+    if side > SIZE_LIMIT:
+        raise RunError(f"{run.path}: {RECORD} has images of {side} pixels a side; expected at most {SIZE_LIMIT}")
+    match run.manifest.settings:
+        case {"transform": {"shape": [_, expected, _]}} if expected != side:
+            raise RunError(
+                f"{run.path}: the run is damaged: its images have {side} pixels a side in {RECORD}, and "
+                f"{str(expected)[:24]} in {MANIFEST}"
+            )
+    return side

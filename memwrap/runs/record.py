@@ -7,16 +7,19 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import Field
+
 from memwrap.data import PUBLISHED, DataSet
 from memwrap.errors import RunError
 from memwrap.storage.validation import Record, check_format, parse, read_json
 from memwrap.training.settings import ResolvedSettings
-from memwrap.training.trainer import Progress
+from memwrap.training.trainer import Progress, StoredCount
 from memwrap.version import __version__
 
 RECORD = "run.json"
 FORMAT: Literal["memwrap run"] = "memwrap run"
 FORMAT_VERSION = 1
+SECONDS_LIMIT = 1e12
 
 
 class DataRecord(Record):
@@ -47,9 +50,9 @@ class RunDescription(Record, extra="ignore"):
 class Session(Record, extra="ignore"):
     """What the last bits of a result depend on besides settings and data, from a step on."""
 
-    step: int
+    step: StoredCount
     device: str  # as in RunDescription
-    threads: int | None  # of torch, on the CPU
+    threads: StoredCount | None  # of torch, on the CPU
     torch: str | None  # its version
     cpu: str | None  # the instructions that torch uses, as AVX2
 
@@ -59,9 +62,9 @@ class TrainingState(Record, extra="ignore"):
 
     finished: bool
     progress: Progress
-    seconds: float  # spent in training
+    seconds: float = Field(ge=0, le=SECONDS_LIMIT)  # spent in training
     sessions: tuple[Session, ...] = ()  # a further one whenever something changed; none in files of memwrap 0.1
-    remembered: tuple[int, ...] | None = None  # training images in the memory of a finished model
+    remembered: tuple[StoredCount, ...] | None = None  # training images in the memory of a finished model
     remembered_names: tuple[str, ...] | None = None
 
 

@@ -16,6 +16,11 @@ from memwrap.storage.validation import JSON_LIMIT, describe
 Variant = Literal["memory_wrap", "only_memory", "standard"]
 Augmentation = Literal["flip", "shift", "affine", "colour", "erase", "none"]
 YAML_LIMIT = 1 << 16  # bytes; all settings take about a thousand
+COUNT_LIMIT = 10**9  # of images and epochs
+NUMBER_LIMIT = 2**20  # of other numbers: what a saved model may hold
+SIZE_LIMIT = 4096  # pixels: colour images of this size are what a saved model may take
+SEED_LIMIT = 2**64  # seeds are below
+LIST_LIMIT = 1024  # numbers in a list
 VARIANTS: tuple[str, ...] = get_args(Variant)
 AUGMENTATIONS: tuple[str, ...] = get_args(Augmentation)[:-1]
 
@@ -33,29 +38,35 @@ def _as_list(value: Any) -> Any:
 Int = Annotated[int, Strict()]
 # Not strict: YAML reads 1e-4 as text.
 Float = Annotated[float, BeforeValidator(_refuse_bool), Field(allow_inf_nan=False)]
+Count = Annotated[Int, Field(ge=1, le=COUNT_LIMIT)]
 Text = Annotated[str, Strict()]
 Flag = Annotated[bool, Strict()]
-Floats = Annotated[tuple[Float, ...], BeforeValidator(_as_list)]
-Augmentations = Annotated[tuple[Augmentation, ...], BeforeValidator(_as_list)]
+_Listed = Annotated[float, Field(ge=-NUMBER_LIMIT, le=NUMBER_LIMIT), BeforeValidator(_refuse_bool)]
+Floats = Annotated[tuple[_Listed, ...], BeforeValidator(_as_list), Field(max_length=LIST_LIMIT)]
+Augmentations = Annotated[tuple[Augmentation, ...], BeforeValidator(_as_list), Field(max_length=LIST_LIMIT)]
 
 
 class Settings(BaseModel, frozen=True, extra="forbid"):
     """How a run is trained. None leaves the value to the data: `resolve_settings` fills it in."""
 
     # Data
-    samples: Int | None = Field(
-        None, ge=1, description="Train on this many images, drawn by the seed; by default on all of them."
+    samples: Count | None = Field(
+        None, description="Train on this many images, drawn by the seed; by default on all of them."
     )
     validation: Float = Field(
         0.0,
         ge=0,
+        le=COUNT_LIMIT,
         description="Images to hold out for comparing settings: a number, or a share below 1. Never trained on.",
     )
     test: Float = Field(
-        0.2, ge=0, description="The same for testing, for data without a test split; stratified by class."
+        0.2,
+        ge=0,
+        le=COUNT_LIMIT,
+        description="The same for testing, for data without a test split; stratified by class.",
     )
     size: Int | None = Field(
-        None, ge=1, description="Height and width in pixels; by default what suits encoder and images."
+        None, ge=1, le=SIZE_LIMIT, description="Height and width in pixels; by default what suits encoder and images."
     )
     fit: Literal["crop", "pad", "stretch"] = Field("crop", description="How images of other shapes are resized.")
     skip_bad: Flag = Field(False, description="Skip files that cannot be read as images, and report them.")
@@ -69,10 +80,13 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
     variant: Variant = Field("memory_wrap", description="The last layer.")
     head: Literal["mlp", "linear"] = Field("mlp", description="What follows the attention: the paper's mlp, or linear.")
     project: Int | None = Field(
-        None, ge=1, description="Dimensions that encodings are projected to before the attention."
+        None, ge=1, le=NUMBER_LIMIT, description="Dimensions that encodings are projected to before the attention."
     )
     scale: Float = Field(
-        1.0, gt=0, description="Factor on the cosine similarity; above 1, predictions use fewer memory images."
+        1.0,
+        gt=0,
+        le=NUMBER_LIMIT,
+        description="Factor on the cosine similarity; above 1, predictions use fewer memory images.",
     )
     pretrained: Flag = Field(False, description="Start from timm's pretrained weights (timm:NAME only).")
     weights: Text | None = Field(None, description="A file of pretrained weights, instead of a download.")
@@ -84,25 +98,21 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
         description="The memory of a training step: a random draw (the paper), a draw balanced by class, or the batch, "
         "each half the memory of the other. By default the batch if it holds a few images of each class.",
     )
-    memory_size: Int | None = Field(
-        None, ge=1, description="Images in a drawn memory, in training and in evaluation; by default up to 100."
+    memory_size: Count | None = Field(
+        None, description="Images in a drawn memory, in training and in evaluation; by default up to 100."
     )
-    remember: Int | None = Field(
-        None, ge=1, description="Training images that the finished model keeps as its memory; by default up to 100."
+    remember: Count | None = Field(
+        None, description="Training images that the finished model keeps as its memory; by default up to 100."
     )
 
     # Training
-    epochs: Int | None = Field(
-        None, ge=1, description="Passes over the training images; by default more for fewer images."
-    )
-    batch_size: Int | None = Field(
-        None, ge=1, description="Images in a step; by default up to 128, fewer for small data."
-    )
+    epochs: Count | None = Field(None, description="Passes over the training images; by default more for fewer images.")
+    batch_size: Count | None = Field(None, description="Images in a step; by default up to 128, fewer for small data.")
     optimizer: Literal["sgd", "adamw"] = Field("sgd", description="sgd with Nesterov momentum, or adamw.")
-    lr: Float = Field(0.1, ge=0, description="The highest learning rate.")
+    lr: Float = Field(0.1, ge=0, le=NUMBER_LIMIT, description="The highest learning rate.")
     momentum: Float = Field(0.9, ge=0, lt=1, description="Of sgd.")
-    weight_decay: Float = Field(2e-3, ge=0, description="On all parameters.")
-    clip: Float = Field(1.0, ge=0, description="Largest norm of the gradients; 0 does not clip.")
+    weight_decay: Float = Field(2e-3, ge=0, le=NUMBER_LIMIT, description="On all parameters.")
+    clip: Float = Field(1.0, ge=0, le=NUMBER_LIMIT, description="Largest norm of the gradients; 0 does not clip.")
     schedule: Literal["cosine", "steps", "constant"] = Field("cosine", description="How the learning rate falls.")
     drops: Floats = Field(
         (),
@@ -120,7 +130,9 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
     precision: Literal["auto", "fp32", "bf16"] = Field(
         "auto", description="auto is bf16 on GPUs that support it and fp32 elsewhere."
     )
-    seed: Int = Field(0, ge=0, description="Decides every random choice; the same seed gives the same run.")
+    seed: Int = Field(
+        0, ge=0, lt=SEED_LIMIT, description="Decides every random choice; the same seed gives the same run."
+    )
 
     def __init__(self, **given: Any) -> None:
         try:
@@ -174,10 +186,10 @@ class ResolvedSettings(Settings, frozen=True):
 
     encoder: Text = "resnet18"
     memory: Literal["random", "balanced", "batch"] = "random"
-    memory_size: Int = Field(100, ge=1)
-    remember: Int = Field(100, ge=1)
-    epochs: Int = Field(1, ge=1)
-    batch_size: Int = Field(128, ge=1)
+    memory_size: Count = 100
+    remember: Count = 100
+    epochs: Count = 1
+    batch_size: Count = 128
     augment: Augmentations = ()
 
 

@@ -4,10 +4,10 @@ import math
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -24,6 +24,10 @@ from memwrap.training.settings import ResolvedSettings, Settings
 from memwrap.training.step import Batch, StepOutput, training_step
 
 BF16 = "bf16"
+LOSS_LIMIT = 1e48  # more than the largest number in float32 for each image of the largest data set
+STEPS_LIMIT = 2**63  # steps and images of a stored training are below
+
+StoredCount = Annotated[int, Field(ge=0, lt=STEPS_LIMIT)]
 
 
 @dataclass
@@ -32,10 +36,10 @@ class Progress:
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)  # it is stored
 
-    step: int = 0
-    loss: float = 0.0  # summed over the inputs of this epoch so far
-    correct: int = 0
-    seen: int = 0
+    step: StoredCount = 0
+    loss: Annotated[float, Field(ge=-LOSS_LIMIT, le=LOSS_LIMIT)] = 0.0  # summed over the inputs of this epoch so far
+    correct: StoredCount = 0
+    seen: StoredCount = 0
 
 
 @dataclass(frozen=True)

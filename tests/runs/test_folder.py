@@ -1,6 +1,7 @@
 """A run's folder: it appears whole or not at all, is never written over, and says in words what is wrong with it."""
 
 import json
+import math
 import os
 import re
 import shutil
@@ -23,7 +24,7 @@ from memwrap.runs.data import data_of
 from memwrap.runs.run import open_run, refuse_if_taken
 from memwrap.runs.training import begin, resume
 from memwrap.storage import checkpoint
-from memwrap.training.settings import Settings
+from memwrap.training.settings import SIZE_LIMIT, Settings
 from tests.runs.test_kill import processes
 from tests.sealing import seal
 
@@ -513,9 +514,7 @@ def test_a_wrong_field_is_named(name: str, keys: list[str], value: Any, message:
     [
         ("model.json", ["training", "progress", "step"], 1),
         ("model.json", ["training", "progress", "step"], 4),  # of 4: the run would be finished
-        ("model.json", ["training", "progress", "step"], -2),
         ("model.json", ["training", "progress", "seen"], 16),
-        ("model.json", ["training", "progress", "loss"], float("nan")),
         ("model.json", ["training", "progress", "colour"], 1),
         ("run.json", ["settings", "optimizer"], "adamw"),
         ("run.json", ["settings", "epochs"], 1),
@@ -550,6 +549,34 @@ def test_a_missing_size_is_named(run: Path) -> None:
         edit(run / "run.json", ["data", "conversion", "size"], size if size is not del_ else None)
         with pytest.raises(RunError, match="lacks the size of its images"):
             data_of(open_run(run))
+
+
+@pytest.mark.parametrize("side", [20_000, SIZE_LIMIT, 9])
+def test_images_are_read_at_the_size_of_the_model_only(side: int, run: Path) -> None:
+    edit(run / "run.json", ["data", "conversion", "size"], [side, side])
+    with pytest.raises(RunError, match=rf"{side}.*8|at most {SIZE_LIMIT}"):
+        data_of(open_run(run))
+
+
+HUGE = [
+    *[("run.json", ["settings", name], 10**30) for name in ("epochs", "batch_size", "memory_size", "project", "size")],
+    *[("run.json", ["settings", name], 1e300) for name in ("lr", "weight_decay", "scale", "clip", "validation")],
+    ("run.json", ["settings", "seed"], 10**300),
+    *[("model.json", ["training", "seconds"], seconds) for seconds in (math.nan, math.inf, 1e308, -1.0)],
+    *[("model.json", ["training", "progress", name], count) for name in ("step", "seen") for count in (-2, 10**30)],
+    *[("model.json", ["training", "progress", "correct"], count) for count in (-2, 10**30)],
+    *[("model.json", ["training", "progress", "loss"], loss) for loss in (math.nan, math.inf, 1e308)],
+    *[("model.json", ["training", "sessions", 0, name], 10**40) for name in ("step", "threads")],
+]
+
+
+@pytest.mark.parametrize(("name", "keys", "value"), HUGE)
+def test_numbers_beyond_all_reason_are_refused(
+    name: str, keys: list[str], value: Any, unfinished: Path, data: DataSet
+) -> None:
+    edit(unfinished / name, keys, value)
+    with pytest.raises(RunError, match=re.escape(str(keys[-1]))):
+        resume(open_run(unfinished), data).train()
 
 
 @pytest.mark.filterwarnings("ignore::memwrap.MemwrapWarning")

@@ -10,8 +10,21 @@ from typing import Any
 
 import pytest
 
+from memwrap.encoders.arguments import MAX_NUMBER
 from memwrap.errors import SettingsError
-from memwrap.training.settings import ResolvedSettings, Settings, read_file, with_changes, without_effect
+from memwrap.models.record import MAX_IMAGE, MAX_SIDE
+from memwrap.training.settings import (
+    COUNT_LIMIT,
+    LIST_LIMIT,
+    NUMBER_LIMIT,
+    SEED_LIMIT,
+    SIZE_LIMIT,
+    ResolvedSettings,
+    Settings,
+    read_file,
+    with_changes,
+    without_effect,
+)
 
 
 def refused(message: str, **given: Any) -> None:
@@ -109,7 +122,51 @@ def test_numbers_have_a_least_value(name: str) -> None:
 
 def test_every_number_has_a_least_value() -> None:
     schema = Settings.model_json_schema()["properties"]
-    assert {name for name in schema if "minimum" in json.dumps(schema[name])} == set(LEAST)
+    assert {name for name in schema if "minimum" in json.dumps(schema[name])} == {*LEAST, "drops", "mean", "std"}
+
+
+MOST = {
+    **dict.fromkeys(("samples", "memory_size", "remember", "epochs", "batch_size", "validation", "test"), COUNT_LIMIT),
+    **dict.fromkeys(("project", "scale", "lr", "weight_decay", "clip"), NUMBER_LIMIT),
+    "size": SIZE_LIMIT,
+    "seed": SEED_LIMIT - 1,
+}
+
+
+@pytest.mark.parametrize("kind", [Settings, ResolvedSettings])
+@pytest.mark.parametrize("name", MOST)
+def test_numbers_have_a_largest_value(name: str, kind: type[Settings]) -> None:
+    assert getattr(kind(**{name: MOST[name]}), name) == MOST[name]
+    for value in (MOST[name] + 1, 10**38 - 1):
+        with pytest.raises(SettingsError, match=f"{name} is {value}; expected less than"):
+            kind(**{name: value})
+
+
+@pytest.mark.parametrize("kind", [Settings, ResolvedSettings])
+def test_every_number_has_a_largest_value(kind: type[Settings]) -> None:
+    schema = kind.model_json_schema()["properties"]
+    numbers = {name for name in schema if re.search('"(integer|number)"', json.dumps(schema[name]))}
+    assert numbers > set(MOST)
+    assert [name for name in numbers if not re.search('"(exclusiveM|m)aximum"', json.dumps(schema[name]))] == []
+
+
+@pytest.mark.parametrize("name", ["mean", "std"])
+@pytest.mark.parametrize("value", [NUMBER_LIMIT + 1, -NUMBER_LIMIT - 1, 1e308])
+def test_numbers_by_channel_have_a_largest_value(name: str, value: float) -> None:
+    assert Settings(mean=[-NUMBER_LIMIT], std=[NUMBER_LIMIT])
+    refused(f"{name}[0] is {value}; expected", **{"mean": [0.5], "std": [0.5], name: [value]})
+
+
+@pytest.mark.parametrize("name", ["drops", "mean", "std"])
+def test_lists_have_a_largest_length(name: str) -> None:
+    refused(f"{name} is", **{"mean": [0.5], "std": [0.5], name: [0.5] * (LIST_LIMIT + 1)})
+
+
+def test_settings_fit_what_a_saved_model_may_hold() -> None:
+    """Otherwise a run would be begun that cannot be stored."""
+    assert NUMBER_LIMIT <= MAX_NUMBER
+    assert SIZE_LIMIT <= MAX_SIDE
+    assert 3 * SIZE_LIMIT**2 <= MAX_IMAGE
 
 
 @pytest.mark.parametrize(
