@@ -20,6 +20,7 @@ BOMB = "decompression bomb"  # begins the reason if an image would take too much
 # Those that people have. TGA is the last: it has no signature.
 FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "DIB", "TIFF", "PPM", "AVIF", "JPEG2000", "ICO", "TGA")
 SCANS_LIMIT = 100  # of a JPEG, each a pass over all pixels; progressive ones have about ten
+SEGMENTS_LIMIT = 100_000  # of a JPEG: tables, comments and metadata, each up to 64 KiB
 ICON_LIMIT = 4096 * 4096  # pixels; icons are opened and decoded in one step
 SECONDS_LIMIT = 20.0  # of a CPU for one image; 80 megapixels take about two
 MEMORY = Budget(1 << 30)  # bytes, for images that are decoded at the same time
@@ -30,6 +31,9 @@ _PIXEL_SHARES = {"WEBP": 0.75, "AVIF": 0.75, "JPEG2000": 0.5}  # of Pillow's lim
 _ICON = b"\0\0\1\0"
 _HEIC_BRANDS = (b"heic", b"heix", b"mif1", b"msf1")
 _TILE_WIDTH, _TILE_LENGTH = 322, 323  # tags of a TIFF
+# Markers of a JPEG that end a scan or start a segment; the others (restarts, stuffed and fill bytes) have no length.
+_JPEG_MARKER = re.compile(rb"\xff[\xc0-\xcf\xd9-\xfe]")
+_JPEG_END, _JPEG_SCAN = 0xD9, 0xDA
 
 
 @contextmanager
@@ -103,8 +107,20 @@ def _positive(value: object) -> int:
 
 
 def _check_scans(image: Image.Image, content: bytes) -> None:
-    if image.format in ("JPEG", "MPO") and (scans := content.count(b"\xff\xda")) > SCANS_LIMIT:
-        raise DataError(f"{BOMB}: {scans} scans; expected at most {SCANS_LIMIT}")
+    """Refuse a JPEG of many scans. Bytes after its end, such as a phone's film, and in its metadata do not count."""
+    if image.format not in ("JPEG", "MPO"):
+        return
+    place, scans = 2, 0  # after the marker of the start
+    for _ in range(SEGMENTS_LIMIT):
+        found = _JPEG_MARKER.search(content, place)
+        if found is None or content[found.end() - 1] == _JPEG_END:
+            return
+        scans += content[found.end() - 1] == _JPEG_SCAN
+        if scans > SCANS_LIMIT:
+            raise DataError(f"{BOMB}: more than {SCANS_LIMIT} scans")
+        # A length counts itself; libjpeg reads it even where it is too small.
+        place = found.end() + max(2, int.from_bytes(content[found.end() : found.end() + 2], "big"))
+    raise DataError(f"{BOMB}: more than {SEGMENTS_LIMIT} segments")
 
 
 def _check_icon(content: bytes) -> None:
