@@ -10,7 +10,7 @@ from memwrap.cli.terminal import device_named, errors, plain_console, print_json
 from memwrap.errors import DataError, RunError
 from memwrap.report.create import Source
 from memwrap.report.page import read_page, read_record
-from memwrap.report.verification import MOST_LISTED, Verification, verify
+from memwrap.report.verification import FOLDER_NAME, MOST_LISTED, Verification, verify
 from memwrap.runs.reporting import source_of
 from memwrap.runs.run import open_model
 from memwrap.version import __version__
@@ -23,10 +23,11 @@ def verify_report(path: Path, run: Path | None, device: str, as_json: bool) -> N
     try:
         record = read_record(page)
         place = Path(record.run) if run is None else run
+        source = _source(place, device, given=run is not None)
         if record.heatmaps is not None:
-            count, steps = len(record.explanations), record.heatmaps.max_steps
-            errors.print(f"explaining {count} images again, with heatmaps of at most {steps} steps: this may take long")
-        result = verify(page, _source(place, device, given=run is not None), reading_bars(errors))
+            count, steps = _images(len(record.explanations)), record.heatmaps.max_steps
+            errors.print(f"explaining {count} again, with heatmaps of at most {steps} steps: this may take long")
+        result = verify(page, source, reading_bars(errors))
     except DataError as error:
         raise DataError(f"{path}: {error}") from error
     if as_json:
@@ -46,11 +47,15 @@ def _source(place: Path, device: str, given: bool) -> Source:
         raise RunError(f"{error}{hint}") from error
 
 
+def _images(count: int) -> str:
+    return f"{count} {'image' if count == 1 else 'images'}"
+
+
 def _lines(result: Verification, path: Path, place: Path) -> list[str]:
     if result.equal:
         other = f". It says that memwrap {result.memwrap_version} made it; this is {__version__}"
         return [
-            f"equal: the page shows its data, and {place} gives the same for its {result.images} images. The images, "
+            f"equal: the page shows its data, and {place} gives the same for its {_images(result.images)}. The images, "
             "their names and labels, and the date are taken from the report"
             + (other if result.memwrap_version != __version__ else "")
         ]
@@ -61,6 +66,8 @@ def _lines(result: Verification, path: Path, place: Path) -> list[str]:
         if others:
             more = " or more" if len(result.differences) == MOST_LISTED else ""
             lines.append(f"and {len(others)}{more} other {'difference' if len(others) == 1 else 'differences'}")
+        elif first.where == FOLDER_NAME and result.page == "equal":
+            lines.append("everything else agrees; if the folder was renamed, give it the reported name again")
     if result.page == "not checked":
         data = "" if result.differences else f"the data in {path} agrees with {place}, but "
         lines.append(

@@ -1,5 +1,6 @@
 """From a run and some images to the record of a report."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -110,8 +111,8 @@ def create_with_pixels(
 
 
 def absolute_path(source: Source) -> str:
-    """Of the run's folder, as reports name it."""
-    return str(Path(source.path).absolute())
+    """Of the run's folder, as reports name it: without links, which may lead to another run tomorrow."""
+    return os.path.realpath(source.path)
 
 
 def explain_inputs(

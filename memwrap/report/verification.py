@@ -23,6 +23,7 @@ from memwrap.version import __version__
 from memwrap.visible import visible_name
 
 MOST_LISTED = 100  # differences
+FOLDER_NAME = "name of the run's folder"  # where they differ if it was renamed
 NUMBERS = 1e-5  # by which a number may differ; above 1 the same share of it
 HEATMAP_NUMBERS = 1e-3  # the same for the error and the deletion scores of heatmaps, where one pixel changes the order
 SQUARE = 8  # pixels: the side of the squares in which pictures are compared
@@ -162,7 +163,7 @@ def _compare_record(
         *_compare(record.seeds, Seeds(run=source.seed, deletion=DELETION_SEED), "seeds", NUMBERS),
     ]
     yield from sources
-    yield from _compare(title_of(record.run), title_of(absolute_path(source)), "name of the run's folder", NUMBERS)
+    yield from _compare(title_of(record.run), title_of(absolute_path(source)), FOLDER_NAME, NUMBERS)
     now = datetime.now(UTC)
     if datetime.fromisoformat(record.created) > now + CLOCKS:
         yield Difference(where="created", reported=record.created, found=f"now it is {now.isoformat('T', 'seconds')}")

@@ -98,9 +98,26 @@ def test_a_run_of_another_name_is_not_the_one_that_the_headline_names(
     renamed = shutil.copytree(trained.run, tmp_path / "another")
     result = run("verify", report, "--run", renamed)
     assert result.code == 6
-    where, reported, found = result.out.splitlines()
+    where, reported, found, hint = result.out.splitlines()
     assert where == "differs: name of the run's folder"
     assert (reported.split()[-1], found.split()[-1]) == (trained.run.name, "another")
+    assert hint.startswith("everything else agrees")
+
+
+def test_a_run_behind_a_link_has_its_own_name(report: Path, trained: Trained, tmp_path: Path) -> None:
+    link = tmp_path / "latest"
+    link.symlink_to(trained.run)
+    assert succeeds("verify", report, "--run", link).out.startswith("equal: ")
+    succeeds("explain", link, trained.data / "cat", "--html", tmp_path / "why.html")
+    assert succeeds("verify", tmp_path / "why.html", "--run", trained.run).out.startswith("equal: ")
+
+
+def test_a_hint_at_the_name_is_given_for_nothing_else(edited: Path, trained: Trained, tmp_path: Path) -> None:
+    edited.write_text(edited.read_text().replace(">unsure<", ">sure<").replace("</h1>", "!</h1>"))
+    renamed = shutil.copytree(trained.run, tmp_path / "another")
+    result = run("verify", edited, "--run", renamed)
+    assert result.code == 6
+    assert "everything else" not in result.out
 
 
 def test_a_run_that_is_gone_is_an_error(edited: Path, tmp_path: Path) -> None:
@@ -108,6 +125,7 @@ def test_a_run_that_is_gone_is_an_error(edited: Path, tmp_path: Path) -> None:
     gone = tmp_path / Path(record.run).name
     edited.write_text(render(record.model_copy(update={"run": str(gone)})))
     message = fails(4, "verify", edited)
+    assert len(message.splitlines()) == 1, "nothing is announced that is not done"
     assert f"{gone}: is not a run" in message
     assert "--run" in message
     other = fails(4, "verify", edited, "--run", tmp_path / "nowhere")
@@ -235,6 +253,14 @@ def test_a_name_writes_no_line_of_its_own(trained: Trained, tmp_path: Path) -> N
 
 def test_a_device_that_is_not_there_is_an_error(report: Path) -> None:
     assert "device is 'gpu'" in fails(2, "verify", report, "--device", "gpu")
+
+
+def test_one_image_is_counted_as_one(trained: Trained, tmp_path: Path) -> None:
+    file = next((trained.data / "cat").iterdir())
+    succeeds("explain", trained.run, file, "--heatmaps", "--max-steps", 2, "--html", tmp_path / "why.html")
+    result = succeeds("verify", tmp_path / "why.html")
+    assert "1 image again" in result.err
+    assert "its 1 image." in result.out
 
 
 def test_a_report_of_files_is_verified_without_them(trained: Trained, tmp_path: Path) -> None:
