@@ -1,18 +1,44 @@
 """docs/limits.md and the code name the same limits."""
 
+import ast
 import importlib
 import re
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from PIL import Image
+
+from memwrap.data import opening
+from memwrap.data.budget import Budget
 
 ROOT = Path(__file__).parent.parent
+TEXT = (ROOT / "docs" / "limits.md").read_text()
 ROWS = [
     [cell.strip() for cell in line.strip("|").split("|")]
-    for line in (ROOT / "docs" / "limits.md").read_text().splitlines()
+    for line in TEXT.splitlines()
     if line.startswith("|") and "`" in line
 ]
-UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "million": 10**6}
+UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "million": 10**6, "day": 24 * 3600}
+NAMES = re.compile(r"LIMIT$|^MAX_|^MOST_|^SPARE_|_PER_")
+# Constants of such names that bound what is shown, tried or computed, and not what a file may say.
+NO_LIMITS_OF_FILES = {
+    ("cli/explain.py", "MOST_EXPLAINED"),
+    ("cli/failures.py", "MOST_SHOWN"),
+    ("cli/reproduce.py", "MAX_PROBLEMS"),
+    ("cli/reproduce.py", "MAX_SEEDS"),
+    ("cli/show.py", "MOST_CLASSES"),
+    ("data/folders.py", "AUTO_SIZE_LIMIT"),
+    ("explain/flip_set.py", "MAX_REMOVED"),
+    ("explain/flip_set.py", "MAX_SETS"),
+    ("fused/engine.py", "STEPS_PER_TRANSFER"),
+    ("models/surgery/last_layer.py", "MOST_NAMED"),
+    ("report/figures.py", "MOST_INPUTS"),
+    ("report/record.py", "MOST_LISTED"),
+    ("report/verification.py", "MOST_LISTED"),
+    ("reproduce/runner.py", "GIB_PER_RUN"),
+    ("reproduce/runner.py", "MAX_SIDE_BY_SIDE"),
+}
 
 
 def test_there_are_tables() -> None:
@@ -24,13 +50,41 @@ def test_each_row_has_the_value_of_its_constant(row: list[str]) -> None:
     number, unit = re.fullmatch(r"([\d.,e+-]+) ?(\w*).*", row[1]).groups()  # type: ignore[union-attr]
     file, name = re.fullmatch(r"`(\S+)\.py` `(\w+)`", row[2]).groups()  # type: ignore[union-attr]
     constant = getattr(importlib.import_module(f"memwrap.{file.replace('/', '.')}"), name)
+    if isinstance(constant, Budget):
+        constant = constant.total
+    elif isinstance(constant, timedelta):
+        constant = constant.total_seconds()
     assert float(number.replace(",", "")) * UNITS.get(unit, 1) == constant
 
 
 def test_every_limit_in_the_code_has_a_row() -> None:
-    """By name: what ends with LIMIT."""
+    """By name; and the list of other constants of such names has no more than there are."""
     listed = {tuple(re.findall(r"`([^`]+)`", row[2])) for row in ROWS}
-    for file in (ROOT / "memwrap").rglob("*.py"):
-        for name in re.findall(r"^([A-Z]\w*LIMIT|LIMIT)\b.* = ", file.read_text(), flags=re.MULTILINE):
-            place = str(file.relative_to(ROOT / "memwrap"))
-            assert (place, name) in listed or name == "AUTO_SIZE_LIMIT", f"{place} {name}"
+    found = {
+        (str(file.relative_to(ROOT / "memwrap")), name)
+        for file in (ROOT / "memwrap").rglob("*.py")
+        for name in constants(file)
+        if NAMES.search(name) and not name.startswith("_")
+    }
+    assert found - listed == NO_LIMITS_OF_FILES
+
+
+def constants(file: Path) -> list[str]:
+    """The names that are assigned in a module, several in one line included."""
+    targets = [
+        target
+        for line in ast.parse(file.read_text()).body
+        if isinstance(line, ast.Assign | ast.AnnAssign)
+        for target in (line.targets if isinstance(line, ast.Assign) else [line.target])
+    ]
+    return [node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)]
+
+
+def test_the_text_has_the_formats_and_sizes_of_images() -> None:
+    text = TEXT.partition("## Runs")[0]
+    (formats,) = re.findall(r"Images are (.*?)\.", text)
+    assert set(re.findall(r"\w+", formats)) - {"and"} == set(opening.FORMATS)
+    shares = {"WEBP": "0.75", "AVIF": "0.75", "JPEG2000": "0.5"}
+    assert {name: str(share) for name, share in opening._PIXEL_SHARES.items()} == shares
+    assert f"{Image.MAX_IMAGE_PIXELS:,}" in text
+    assert "75 % of that for WEBP and AVIF, 50 % for JPEG2000" in text

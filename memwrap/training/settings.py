@@ -16,6 +16,7 @@ from memwrap.storage.validation import JSON_LIMIT, describe
 Variant = Literal["memory_wrap", "only_memory", "standard"]
 Augmentation = Literal["flip", "shift", "affine", "colour", "erase", "none"]
 YAML_LIMIT = 1 << 16  # bytes; all settings take about a thousand
+DIGITS_LIMIT = 40  # of a whole number in YAML: Python does not even print the largest
 COUNT_LIMIT = 10**9  # of images and epochs
 NUMBER_LIMIT = 2**20  # of other numbers: what a saved model may hold
 SIZE_LIMIT = 4096  # pixels: colour images of this size are what a saved model may take
@@ -263,8 +264,8 @@ def _load_yaml(text: str) -> Any:
             return mapping
 
         def construct_yaml_int(self, node: Any) -> Any:
-            if len(node.value) > 40:  # Python does not even print the largest
-                raise yaml.YAMLError(f"{node.value[:40]}... is too large a number")
+            if len(node.value) > DIGITS_LIMIT:
+                raise yaml.YAMLError(f"{node.value[:DIGITS_LIMIT]}... is too large a number")
             return super().construct_yaml_int(node)
 
     Loader.add_constructor("tag:yaml.org,2002:int", Loader.construct_yaml_int)
