@@ -28,8 +28,9 @@ check: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Not --quiet: that would hide the warnings from --strict, such as those of dead links.
 docs: install
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: install
 	$(BIN)/python benchmarks/layer.py
