@@ -245,7 +245,7 @@ def create_run(
             partial.mkdir()
             try:
                 _write_json(partial / RECORD, record.model_dump())
-                _write_json(partial / SPLITS, splits.as_json())
+                write_file(partial / SPLITS, splits.content())
                 documents = _document_hashes(partial)
                 checkpoint.write(partial, settings, parts, documents)
                 partial.replace(path)  # replaces an empty folder, never one that holds anything

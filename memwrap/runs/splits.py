@@ -1,8 +1,9 @@
 """Which images of a data set a run trains on, validates on and is tested on."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from pydantic import Field
@@ -15,6 +16,7 @@ from memwrap.training.settings import Settings
 
 SPLITS = "splits.json"
 NAMES = ("train", "validation", "test")
+IMAGES_LIMIT = 4_000_000  # of a run: the indices of more would be a larger file than is read
 
 
 @dataclass(frozen=True)
@@ -49,9 +51,10 @@ class Splits:
         """All training images, split by split."""
         return torch.cat([self.train, self.validation, self.rest, *([] if self.own_test else [self.test])])
 
-    def as_json(self) -> dict[str, Any]:
-        """The content of splits.json."""
-        return {**{name: getattr(self, name).tolist() for name in (*NAMES, "rest")}, "own_test": self.own_test}
+    def content(self) -> bytes:
+        """Of splits.json."""
+        fields = {**{name: getattr(self, name).tolist() for name in (*NAMES, "rest")}, "own_test": self.own_test}
+        return json.dumps(fields, separators=(",", ":")).encode()  # a line for each of millions of images is no help
 
 
 Index = Annotated[int, Field(ge=0, lt=1 << 63)]
@@ -87,6 +90,8 @@ def split(data: DataSet, settings: Settings) -> Splits:
 
     Stratified if the data has no test split. All variants and encoders get the same splits for a seed.
     """
+    if (count := len(data.train) + (len(data.test) if data.test else 0)) > IMAGES_LIMIT:
+        raise DataError(f"the data has {count} images; a run stores the splits of {IMAGES_LIMIT} at most")
     pool, test = torch.arange(len(data.train)), torch.arange(len(data.test) if data.test else 0)
     own = data.test is None
     if own and settings.test > 0:

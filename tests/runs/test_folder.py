@@ -88,7 +88,7 @@ def test_a_run_comes_back_as_it_was_begun(data: DataSet, tmp_path: Path) -> None
     begun = begin(tmp_path / "run", data, SETTINGS, "some recipe").run
     opened = open_run(tmp_path / "run")
     assert opened.record == begun.record
-    assert opened.splits.as_json() == begun.splits.as_json()
+    assert opened.splits.content() == begun.splits.content()
     assert type(opened.settings) is type(begun.settings)
     assert (opened.record.recipe, opened.record.data.source, opened.classes) == (
         "some recipe",

@@ -14,7 +14,9 @@ from torch import Tensor
 
 from memwrap.data import DataSet, InMemoryImages, LabelledImages, generator
 from memwrap.errors import DataError, RunError
+from memwrap.runs import splits as splits_module
 from memwrap.runs.splits import Splits, read_splits, split
+from memwrap.storage.validation import JSON_LIMIT
 from memwrap.training.settings import VARIANTS, Settings
 
 
@@ -190,6 +192,23 @@ def test_too_few_images_are_named(count: int, settings: dict[str, Any], message:
         split(data, Settings(**settings))
 
 
+@pytest.mark.parametrize("test", [None, 20])
+def test_more_images_than_a_run_stores_are_refused(test: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    count = len(LABELS) + (test or 0)
+    monkeypatch.setattr(splits_module, "IMAGES_LIMIT", count)
+    split(data_of(LABELS, test), Settings())
+    monkeypatch.setattr(splits_module, "IMAGES_LIMIT", count - 1)
+    with pytest.raises(DataError, match=f"{count} images"):
+        split(data_of(LABELS, test), Settings())
+
+
+def test_the_splits_of_as_many_images_as_allowed_can_be_read_again() -> None:
+    """In bytes; to read four million would take a while."""
+    empty = torch.arange(0)
+    splits = Splits(torch.arange(splits_module.IMAGES_LIMIT), empty, empty, empty, own_test=False)
+    assert 0.8 * JSON_LIMIT < len(splits.content()) < JSON_LIMIT
+
+
 def stored(content: object, folder: Path) -> Splits:
     (folder / "splits.json").write_text(json.dumps(content))
     return read_splits(folder)
@@ -198,7 +217,8 @@ def stored(content: object, folder: Path) -> Splits:
 @pytest.mark.parametrize("test", [None, 5])
 def test_splits_come_back_from_json(test: int | None, tmp_path: Path) -> None:
     splits = split(data_of(LABELS, test), Settings(validation=10, samples=20))
-    back = stored(splits.as_json(), tmp_path)
+    (tmp_path / "splits.json").write_bytes(splits.content())
+    back = read_splits(tmp_path)
     assert lists(back) == lists(splits)
     assert back.own_test == splits.own_test
     assert {getattr(back, name).dtype for name in lists(back)} == {torch.int64}
