@@ -37,6 +37,9 @@ _COMMON = {"drop_rate", "drop_path_rate", "global_pool", "img_size", "bn_eps", "
 # Where a network is made, and what is made of it, is no part of its architecture.
 _NOT_STORED = {"device", "dtype", "out_indices", "features_only", "feature_cls", "self", "args", "kwargs"}
 
+# Arguments of timm's `create_model` by which a network computes the same, in a form for compilers and exporters.
+_FORMS = {"scriptable", "exportable"}
+
 _offline_lock = threading.Lock()
 _offline_users = 0
 
@@ -127,9 +130,8 @@ def _stored_arguments(name: str) -> set[str]:
     file = sys.modules[model_entrypoint(name).__module__]
     classes = [kind for kind in vars(file).values() if isinstance(kind, type) and issubclass(kind, nn.Module)]
     known = _COMMON.union(*(inspect.signature(kind.__init__).parameters for kind in classes)) - _NOT_STORED
-    return known.difference(
-        *(inspect.signature(builder).parameters for builder in (create_model, build_model_with_cfg))
-    )
+    builders = (inspect.signature(builder).parameters for builder in (create_model, build_model_with_cfg))
+    return known.difference(*builders) | _FORMS
 
 
 @contextmanager

@@ -245,6 +245,14 @@ def test_arguments_that_cannot_be_stored_make_it_unknown() -> None:
     assert describe(model.encoder, model.origin.layer, CLASSES, 3) is None
 
 
+@pytest.mark.parametrize("form", ["scriptable", "exportable"])
+def test_forms_of_a_network_of_timm_are_stored(form: str) -> None:
+    model = memwrap.wrap(encoders.create("timm:efficientnet_lite0", CLASSES, **{form: True}))
+    architecture = describe(model.encoder, model.origin.layer, CLASSES, 3)
+    assert architecture is not None
+    assert architecture.arguments[form] is True
+
+
 def test_a_network_changed_by_hand_is_unknown() -> None:
     model = memwrap.wrap(encoders.create("tiny", CLASSES))
     assert describe(model.encoder, "head", CLASSES, 3) is not None

@@ -151,7 +151,7 @@ STRANGE: list[tuple[str, str, dict[str, Any]]] = [
     ("encoders", "timm:resnet18", {"num_classes": 2, "pretrained_cfg_overlay": {"url": "https://x"}}),
     ("encoders", "timm:resnet18", {"num_classes": 2, "cache_dir": "x"}),
     ("encoders", "timm:resnet18", {"num_classes": 2, "features_only": True}),
-    ("encoders", "timm:resnet18", {"num_classes": 2, "scriptable": True}),
+    ("encoders", "timm:resnet18", {"num_classes": 2, "no_jit": True}),
     ("encoders", "timm:resnet18", {"num_classes": 2, "model_name": "hf-hub:someone/model"}),
     ("encoders", "timm:resnet18", {"num_classes": 2, "pruned": True}),
     ("encoders", "timm:resnet18", {"num_classes": 2, "block_args": {"x": 1}}),
