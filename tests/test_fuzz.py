@@ -87,7 +87,7 @@ def fill_memory() -> None:
 
 
 def write_elsewhere() -> None:
-    Path("/tmp/memwrap-fuzz-elsewhere").write_text("x")
+    (Path.cwd().parent / "elsewhere").write_text("x")
 
 
 def write_above() -> None:
@@ -95,8 +95,8 @@ def write_above() -> None:
 
 
 def write_through_a_link() -> None:
-    Path("link").symlink_to("/tmp")
-    os.open("link/memwrap-fuzz-elsewhere", os.O_WRONLY | os.O_CREAT)
+    Path("link").symlink_to(Path.cwd().parent)
+    os.open("link/elsewhere", os.O_WRONLY | os.O_CREAT)
 
 
 def make_a_folder_elsewhere() -> None:
@@ -194,7 +194,6 @@ def test_every_fault_is_found(target: Callable[[], object], tmp_path: Path) -> N
     outcome = outcome_of(target, folder, seconds=2 if "hang" in target.__name__ else 60, megabytes=used + 400)
     assert any(FAULTS[target] in fault for fault in outcome.faults), outcome
     assert [path.name for path in tmp_path.iterdir()] == ["case"]
-    assert not Path("/tmp/memwrap-fuzz-elsewhere").exists()
 
 
 def test_a_fault_is_found_even_if_its_error_is_caught(tmp_path: Path) -> None:

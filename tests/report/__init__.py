@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from memwrap import MemoryClassifier, MemoryWrap, Transform
+from memwrap import DataError, MemoryClassifier, MemoryWrap, Transform
 from memwrap.models.base import Origin
-from memwrap.report import HeatmapOptions, Inputs, ReportRecord, Source, create_report, render
+from memwrap.report import HeatmapOptions, Inputs, ReportRecord, Source, create_report, render, verify
 
 HOSTILE = ("<img src=x onerror=alert(1)>", "</script>", 'v1.5 & "co"', "{{ 7 * 7 }}")
 COLOUR, GRAY = (3, 4, 4), (1, 4, 4)
@@ -78,6 +78,14 @@ def make_report(
     given: dict[str, Any] = {"path": "/runs/noise", "memory_names": [f"{n}.png" for n in range(count)], "seed": 7}
     source = Source(model=model, **{**given, **others})
     return ReportWorld(source, inputs, create_report(source, inputs, shown=shown, heatmaps=heatmaps))
+
+
+def is_genuine(page: str, world: ReportWorld) -> bool:
+    """Whether a page passes as a report of this world's run."""
+    try:
+        return verify(page, world.source).equal
+    except DataError:
+        return False
 
 
 @dataclass

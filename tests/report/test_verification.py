@@ -30,7 +30,7 @@ from memwrap.report import (
 )
 from memwrap.report.create import create_report, hashes
 from memwrap.report.pictures import blend, exact_uri, heat_colours, pixels_in, small_uri, to_image
-from tests.report import STEPS, ReportWorld, make_report, network, noise
+from tests.report import STEPS, ReportWorld, is_genuine, make_report, network, noise
 from tests.report.forgeries import drawn_on
 from tests.report.test_page import stored_in, with_record
 from tests.report.test_pictures import photos, smooth, uri_of
@@ -46,13 +46,6 @@ def found_in(page: str, world: ReportWorld) -> tuple[Difference, ...]:
     assert result.equal == (result.page == "equal" and not result.differences)
     assert result.differences or result.page != "different"
     return result.differences
-
-
-def is_genuine(page: str, world: ReportWorld) -> bool:
-    try:
-        return verify(page, world.source).equal
-    except DataError:
-        return False
 
 
 @pytest.fixture(scope="session")
