@@ -18,7 +18,7 @@ from memwrap.cli.signals import stop_on_signals
 from memwrap.cli.terminal import at_home, device_named, errors, print_json, warn
 from memwrap.data import PUBLISHED, DataSet
 from memwrap.encoders import TIMM, timm_config
-from memwrap.errors import DataError, DivergedError, SettingsError
+from memwrap.errors import DataError, DivergedError, RunError, SettingsError
 from memwrap.report.durations import duration
 from memwrap.runs.data import data_for, data_of
 from memwrap.runs.evaluation import evaluate_run
@@ -30,6 +30,7 @@ from memwrap.training.recipes import DEFAULT, RECIPES
 from memwrap.training.recipes import recipe as recipe_named
 from memwrap.training.settings import Settings, read_file, with_changes, without_effect
 
+CURVES = "tensorboard"  # the folder in a run
 CHANGED = ("cropped", "padded", "stretched")  # in the record of a data set: how images were made square
 
 
@@ -61,6 +62,7 @@ def train(
     out, device = at_home(out), device_named(options.device)
     if options.tensorboard:
         curve_writer()  # fails before anything is made
+        _refuse_if_no_folder(out / CURVES)
     if resume:
         if settings or recipe or config:
             raise SettingsError("--resume continues with the settings of the run; leave other settings out")
@@ -138,6 +140,12 @@ def refuse_here(out: Path) -> None:
     """Raise a SettingsError for the current folder or one above: a new run replaces an empty folder."""
     if out.exists() and out.resolve() in (Path.cwd(), *Path.cwd().parents):
         raise SettingsError(f"--out is {out}, the current folder or one above it; name a new folder")
+
+
+def _refuse_if_no_folder(path: Path) -> None:
+    """Raise a RunError if there is anything but a folder: a link in a run could lead what is written anywhere."""
+    if path.is_symlink() or (path.exists() and not path.is_dir()):
+        raise RunError(f"{path}: is a link or a file; expected a folder, or nothing: remove it")
 
 
 def _check_early(settings: Settings) -> None:
@@ -232,7 +240,7 @@ def _train_with_callbacks(training: RunTraining, tensorboard: bool) -> tuple[boo
     with ExitStack() as stack:
         stop = stack.enter_context(stop_on_signals(message))
         if tensorboard:
-            training.callbacks.append(stack.enter_context(TensorBoardCurves(training.run.path / "tensorboard", first)))
+            training.callbacks.append(stack.enter_context(TensorBoardCurves(training.run.path / CURVES, first)))
         if errors.is_terminal and not errors.is_dumb_terminal:
             training.callbacks.append(ProgressBar(stack.enter_context(training_bar(errors)), epochs))
         else:

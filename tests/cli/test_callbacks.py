@@ -23,8 +23,11 @@ from memwrap.cli import callbacks
 from memwrap.cli.callbacks import LogLines, ProgressBar, TensorBoardCurves, reading_bars, training_bar
 from memwrap.errors import SettingsError
 from memwrap.report.durations import duration
+from memwrap.runs.data import data_for
+from memwrap.runs.training import begin
+from memwrap.training.settings import Settings
 from memwrap.training.trainer import EpochMetrics, StepMetrics
-from tests.cli import QUICK, environment, fails, photos, program, succeeds
+from tests.cli import QUICK, environment, fails, photos, program, record, succeeds
 
 STYLE = re.compile(r"\x1b\[[0-9;]*m")
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -199,6 +202,23 @@ def test_curves_are_what_tensorboard_reads(data: Path, out: Path) -> None:
 def test_without_being_asked_for_there_are_no_curves(data: Path, out: Path) -> None:
     succeeds("train", data, "--out", out, *QUICK, "--no-evaluate")
     assert not (out / "tensorboard").exists()
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling link", "file"])
+def test_curves_stay_in_the_folder_of_the_run(data: Path, out: Path, tmp_path: Path, kind: str) -> None:
+    begin(out, data_for(str(data), Settings(encoder="tiny", epochs=1)), Settings(encoder="tiny", epochs=1), "default")
+    elsewhere = tmp_path / "elsewhere"
+    if kind == "file":
+        (out / "tensorboard").write_text("precious")
+    else:
+        (out / "tensorboard").symlink_to(elsewhere)
+    if kind == "link":
+        elsewhere.mkdir()
+    before = record(out, "model.json")
+    assert "tensorboard" in fails(4, "train", "--resume", "--out", out, "--tensorboard")
+    assert not elsewhere.exists() or not any(elsewhere.iterdir())
+    assert record(out, "model.json") == before
+    succeeds("train", "--resume", "--out", out, "--no-evaluate")
 
 
 def test_steps_that_are_run_again_are_drawn_once(tmp_path: Path) -> None:
