@@ -1,8 +1,11 @@
 """All variants compared on embedded data: a few digits and a small encoder."""
 
+import os
 import re
-import tempfile
+import secrets
+import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,9 +20,10 @@ from memwrap.report.record import DEMO_TITLE, HeatmapOptions
 from memwrap.runs.evaluation import evaluate_run
 from memwrap.runs.record import RECORD
 from memwrap.runs.reporting import source_of
-from memwrap.runs.run import Run, open_run
+from memwrap.runs.run import Run, open_run, partial_folder, remove_partial
 from memwrap.runs.training import begin
 from memwrap.storage.files import make_folder, sync_folder, write_file
+from memwrap.storage.locks import exclusive_if_free
 from memwrap.training.recipes import DEFAULT, recipe
 from memwrap.training.settings import VARIANTS, Settings, with_changes
 
@@ -35,7 +39,7 @@ DIGITS = "digits"
 # What may be in the folder of a demo.
 _OWN = re.compile(
     r"(run|splits|model|evaluation|evaluation-validation)\.json|metrics\.jsonl|report\.html|[a-z]+\.[0-9a-f]{16}"
-    r"\.safetensors|\..*(lock|partial)"
+    r"\.safetensors|\.(model|run)\.json\.lock|\.memwrap\.[0-9a-f]{16}\.partial"
 )
 _PICTURE = re.compile(r"a-\d-number-\d+\.png")
 
@@ -62,10 +66,10 @@ def compare(seeds: int, out: Path) -> Iterator[DemoResult]:
     data = digits()
     try:
         make_folder(out.parent)
-        with tempfile.TemporaryDirectory(dir=out.parent, prefix=".demo-") as scratch:
+        with _scratch(out) as scratch:
             for seed in range(seeds):
                 for variant in reversed(VARIANTS):
-                    path = Path(scratch) / f"{variant}-{seed}"
+                    path = scratch / f"{variant}-{seed}"
                     run = _train(path, data, variant, seed)
                     yield _evaluate(run, data)
                     if (variant, seed) == ("memory_wrap", 0):
@@ -74,6 +78,35 @@ def compare(seeds: int, out: Path) -> Iterator[DemoResult]:
                         _move(path, out)
     except OSError as error:
         raise SaveError(f"{out}: cannot be written ({error})") from error
+
+
+@contextmanager
+def _scratch(out: Path) -> Iterator[Path]:
+    """A folder next to `out` for runs that are not kept there yet. What a demo that was killed has left is removed."""
+    with exclusive_if_free(out) as held:
+        if not held:
+            raise RunError(f"{out}: another process makes a demo or a run here; give another folder with --out")
+        _clear_earlier(out)
+        refuse_if_no_demo(out)
+        remove_partial(out)
+        scratch = partial_folder(out)
+        scratch.mkdir()
+        try:
+            yield scratch
+        finally:
+            remove_partial(out)
+
+
+def _clear_earlier(out: Path) -> None:
+    """Put an earlier demo back if a process was killed before it put the new one in its place, or else remove it."""
+    pattern = re.compile(rf"\.{re.escape(out.name)}\.[0-9a-f]{{16}}\.earlier")
+    for each in out.parent.iterdir():
+        if not pattern.fullmatch(each.name) or each.is_symlink():
+            continue
+        if os.path.lexists(out):
+            shutil.rmtree(each, ignore_errors=True)
+        else:
+            each.replace(out)
 
 
 def _train(path: Path, data: DataSet, variant: str, seed: int) -> Run:
@@ -120,8 +153,8 @@ def _is_plain_file(path: Path) -> bool:
 
 def _move(path: Path, out: Path) -> None:
     """Replace an earlier demo, which stays until the new one is complete."""
+    earlier = out.with_name(f".{out.name}.{secrets.token_hex(8)}.earlier")
     if out.exists():
-        earlier = path.with_name("earlier")
         out.replace(earlier)  # where nothing is added any more, so what is checked is what is removed
         try:
             refuse_if_no_demo(earlier)
@@ -130,6 +163,7 @@ def _move(path: Path, out: Path) -> None:
             raise RunError(f"{out}: was changed while the demo ran ({error})") from error
     path.replace(out)
     sync_folder(out.parent)
+    shutil.rmtree(earlier, ignore_errors=True)
 
 
 def _examples(run: Run, data: DataSet) -> tuple[LabelledImages, Tensor]:

@@ -237,11 +237,11 @@ def create_run(
     path: Path, record: RunDescription, splits: Splits, settings: dict[str, Any], parts: checkpoint.Parts
 ) -> Run:
     """Make the folder with the model before its first step; it appears complete or not at all."""
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
+    partial = partial_folder(path)
     try:
         make_folder(path.parent)
         with exclusive(path, seconds=checkpoint.LOCK_SECONDS):
-            _remove_partial(path)  # of a process that was killed
+            remove_partial(path)  # of a process that was killed
             partial.mkdir()
             try:
                 _write_json(partial / RECORD, record.model_dump())
@@ -251,7 +251,7 @@ def create_run(
                 partial.replace(path)  # replaces an empty folder, never one that holds anything
                 sync_folder(path.parent)
             finally:
-                _remove_partial(path)
+                remove_partial(path)
     except OSError as error:
         if path.is_dir() and any(path.iterdir()):
             raise RunError(f"{path}: another run has been started here in the meantime") from error
@@ -263,8 +263,13 @@ def create_run(
     return Run(path, record, splits, documents)
 
 
-def _remove_partial(path: Path) -> None:
-    """Remove what was made of a run's folder before it was complete. Only while its lock is held."""
+def partial_folder(path: Path) -> Path:
+    """A new place for what becomes this folder when it is complete."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
+
+
+def remove_partial(path: Path) -> None:
+    """Remove what was made of a folder before it was complete. Only while its lock is held."""
     pattern = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{16}}\.partial")
     for each in path.parent.iterdir():
         if pattern.fullmatch(each.name):

@@ -9,6 +9,7 @@ import pytest
 
 from memwrap.metrics import mean_and_spread
 from memwrap.runs import demo
+from memwrap.storage.locks import exclusive
 from memwrap.training.settings import VARIANTS
 from tests.cli import NO_NETWORK, fails, record, run, run_apart, succeeds
 from tests.cli.conftest import Trained
@@ -132,6 +133,7 @@ def earlier(one_demo: Path, tmp_path: Path) -> Path:
 
 
 FOREIGN = ["left.txt", "pictures/mine.png", "report.html.bak", "runs/run.json", "metrics.jsonl/x", ".hidden"]
+FOREIGN += [".padlock", ".notes-partial", ".notes.partial", ".notes.0123456789abcdef.partial", ".other.json.lock"]
 
 
 @pytest.mark.parametrize("name", FOREIGN)
@@ -158,6 +160,60 @@ def test_a_file_that_comes_while_the_demo_runs_stays(earlier: Path, monkeypatch:
     assert "left.txt" in fails(4, "demo", "--out", earlier, "--seeds", 1)
     assert (earlier / "left.txt").read_text() == "precious"
     assert [path.name for path in earlier.parent.iterdir()] == ["demo"]
+
+
+@pytest.mark.usefixtures("_short")
+@pytest.mark.parametrize("name", [".model.json.lock", ".run.json.lock", ".memwrap.0123456789abcdef.partial"])
+def test_what_a_killed_command_left_in_a_demo_goes_with_it(earlier: Path, name: str) -> None:
+    (earlier / name).touch()
+    succeeds("demo", "--out", earlier, "--seeds", 1)
+    assert not (earlier / name).exists()
+
+
+KILLED = """
+import os
+import pathlib
+replace = pathlib.Path.replace
+def replace_and_die(path, target):
+    result = replace(path, target)
+    count = globals()["count"] = globals().get("count", 0) + ("demo" in (path.name, pathlib.Path(target).name))
+    if count == {}:
+        os._exit(137)
+    return result
+pathlib.Path.replace = replace_and_die
+"""
+
+
+@pytest.mark.parametrize("renamed", [1, 2])
+def test_a_demo_that_is_killed_while_it_takes_its_place_loses_none(
+    earlier: Path, renamed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = record(earlier, "model.json")
+    killed = run_apart("demo", "--out", earlier, "--seeds", 1, before=KILLED.format(renamed) + SHORT)
+    assert killed.code == 137, killed.err
+    assert earlier.exists() == (renamed == 2)
+    assert len(list(earlier.parent.iterdir())) > earlier.exists()
+    monkeypatch.setattr(demo, "_train", lambda *_: 1 / 0)
+    run("demo", "--out", earlier, "--seeds", 1)
+    assert [path.name for path in earlier.parent.iterdir()] == ["demo"]
+    assert (record(earlier, "model.json") == before) == (renamed == 1)
+    succeeds("check", earlier)
+
+
+def test_a_demo_is_not_put_back_over_what_is_there_now(earlier: Path) -> None:
+    hidden = earlier.with_name(".demo.0123456789abcdef.earlier")
+    earlier.rename(hidden)
+    earlier.mkdir()
+    (earlier / "precious").touch()
+    fails(4, "demo", "--out", earlier, "--seeds", 1)
+    assert (earlier / "precious").exists()
+    assert (hidden / "run.json").exists()
+
+
+def test_two_demos_do_not_take_one_place(earlier: Path) -> None:
+    with exclusive(earlier):
+        assert "another" in fails(4, "demo", "--out", earlier, "--seeds", 1)
+    succeeds("check", earlier)
 
 
 def test_a_link_is_not_replaced_nor_what_it_leads_to(earlier: Path, tmp_path: Path) -> None:

@@ -287,7 +287,7 @@ def test_a_signal_while_images_are_read_leaves_nothing(tmp_path: Path, out: Path
 def test_a_signal_to_the_demo_leaves_nothing(tmp_path: Path) -> None:
     with process("demo", "--out", tmp_path / "demo") as running:
         wait_for(running, "training 3 variants")
-        assert until(lambda: any(tmp_path.glob(".demo-*/*")))
+        assert until(lambda: any(tmp_path.glob(".demo.*.partial/*")))
         running.send_signal(signal.SIGTERM)
         message = rest(running)
     assert running.returncode == 130
