@@ -31,13 +31,38 @@ def optimizer_tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, Tenso
     }
 
 
-def restore_optimizer(model: nn.Module, optimizer: Optimizer, tensors: dict[str, Tensor]) -> None:
-    """Restore what `optimizer_tensors` returned, for parameters of the same names."""
-    parameters = dict(model.named_parameters())
+def restore_optimizer(model: nn.Module, optimizer: Optimizer, tensors: dict[str, Tensor], steps: int) -> None:
+    """Restore what `optimizer_tensors` returned after this many steps, for parameters of the same names."""
+    kinds = _kinds(optimizer)
+    parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     for key, value in tensors.items():
         kind, name = key.split(" ", 1)
+        if kind not in kinds:
+            raise ValueError(f"{kind} is not part of the state of {type(optimizer).__name__}")
         parameter = parameters[name]
-        if value.shape != (() if kind == "step" else parameter.shape):
-            raise ValueError(f"{key} has shape {tuple(value.shape)}, the parameter {tuple(parameter.shape)}")
+        shape, dtype = ((), torch.float32) if kind == "step" else (parameter.shape, parameter.dtype)
+        if value.shape != shape or value.dtype != dtype:
+            raise ValueError(
+                f"{key} is of {value.dtype} and shape {tuple(value.shape)}; expected {dtype} and {tuple(shape)}"
+            )
         # AdamW counts its steps on the CPU.
         optimizer.state[parameter][kind] = value.clone() if kind == "step" else value.to(parameter, copy=True)
+    if steps and kinds:
+        _check_complete(set(parameters), set(tensors), kinds)
+
+
+def _check_complete(learning: set[str], keys: set[str], kinds: set[str]) -> None:
+    """A ValueError if something is missing. A part of an encoder may have no state, as no gradient reaches it."""
+    layer = {name for name in learning if name.startswith("layer.")}
+    restored = {key.split(" ", 1)[1] for key in keys}
+    if lacking := {f"{kind} {name}" for name in layer | restored for kind in kinds} - keys:
+        raise ValueError(f"the state of the optimizer lacks {min(lacking)}")
+    if learning > layer and restored == layer:
+        raise ValueError("the state of the optimizer lacks all of the encoder")
+
+
+def _kinds(optimizer: Optimizer) -> set[str]:
+    """The kinds of tensors that the optimizer keeps for a parameter."""
+    if isinstance(optimizer, torch.optim.AdamW):
+        return {"step", "exp_avg", "exp_avg_sq"}
+    return {"momentum_buffer"} if optimizer.defaults["momentum"] else set()

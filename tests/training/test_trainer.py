@@ -78,7 +78,7 @@ def stored_and_resumed(trainer: Trainer, settings: Any) -> Trainer:
     model = toy_model(variant, seed=99)
     model.load_state_dict(weights)
     resumed = Trainer(model, toy_data(), settings, progress=progress)
-    restore_optimizer(model, resumed.optimizer, state)
+    restore_optimizer(model, resumed.optimizer, state, progress.step)
     return resumed
 
 
