@@ -46,6 +46,7 @@ _FROM_THE_END = (
     Image.Transpose.TRANSVERSE,
 )
 
+FITTED_BYTES = 10  # for each pixel of the target: Pillow's four, and two copies in three channels
 STRIP = 1 << 22  # pixels that are converted at once: a conversion may take several copies
 
 
@@ -70,7 +71,7 @@ def decode(content: bytes, shape: tuple[int, int, int], fit: str) -> DecodedImag
         mode, size = image.mode, image.size
         # A large JPEG is decoded at a fraction of its size, never below twice the target, which is much faster.
         image.draft(None, _swap_if_sideways((2 * width, 2 * height), _orientation(image, header_only=True)))
-        with MEMORY.take(decoding_bytes(image, *size)):
+        with MEMORY.take(decoding_bytes(image, *size) + FITTED_BYTES * width * height):
             pixels = to_pixels(image, shape, fit)
             size = _swap_if_sideways(size, _orientation(image))  # only now: a PNG may store EXIF data after the pixels
             image.close()

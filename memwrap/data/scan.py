@@ -1,6 +1,7 @@
 """Decode every image of a folder or zip once, so that bad files are known before training begins."""
 
 import hashlib
+import math
 import os
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -21,6 +22,7 @@ from memwrap.data.zip_directory import FILE_LIMIT
 from memwrap.errors import DataError, brief
 
 READ_AHEAD = 32  # images decoded and not yet recorded, at most
+AHEAD_BYTES = 1 << 28  # that they take, if they are more than one
 FILES = Budget(FILE_LIMIT)  # bytes, for files that are held in memory at the same time
 
 
@@ -83,13 +85,14 @@ def _allocate(shape: tuple[int, ...]) -> Tensor:
 
 def _scan_in_threads(source: ImageSource, files: Sequence[LabelledFile]) -> Iterator[tuple[ScannedImage, Tensor] | str]:
     """The result of `_scan_image` for each file, in order."""
+    ahead = max(1, min(READ_AHEAD, AHEAD_BYTES // math.prod(source.shape)))
     # Threads suffice, as Pillow releases the interpreter lock while it decodes.
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         waiting: deque[Future[tuple[ScannedImage, Tensor] | str]] = deque()
         try:
             for file in files:
                 waiting.append(_submit(pool, source, file))
-                if len(waiting) == READ_AHEAD:
+                if len(waiting) == ahead:
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()
@@ -126,8 +129,8 @@ def _scan_image(source: ImageSource, file: LabelledFile) -> tuple[ScannedImage, 
         return str(error)
     except MemoryError as error:  # which is not the image's fault: it must not be left out in silence
         raise DataError(
-            f"{source.container.path}: {file.name}: there is too little memory to decode it; free some, or remove "
-            "the image"
+            f"{source.container.path}: {file.name}: there is too little memory to decode it; free some, choose a "
+            "smaller size, or remove the image"
         ) from error
     digest = hashlib.sha256(image.pixels.numpy().tobytes()).digest()
     return ScannedImage(file.name, file.label, image.mode, image.adjustment, digest, file_digest), image.pixels

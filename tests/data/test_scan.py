@@ -5,6 +5,7 @@ import struct
 import threading
 import time
 import zlib
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,35 @@ def test_few_images_are_decoded_ahead(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(scan, "_scan_image", counting)
     read_folder(tmp_path, progress=progress)
     assert 0 < most <= scan.READ_AHEAD
+
+
+def test_the_size_that_is_asked_for_counts_as_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small files, large images: neither are many of them made at once, nor kept."""
+    folder_of(tmp_path, {f"{'cat' if n % 2 else 'dog'}/{n:03}.png": picture(n) for n in range(12)})
+    side, amounts, started, most, look = 512, [], 0, 0, scan._scan_image
+
+    class Recorded(Budget):
+        def take(self, amount: int) -> AbstractContextManager[None]:
+            amounts.append(amount)
+            return super().take(amount)
+
+    def counting(*arguments: object) -> object:
+        nonlocal started
+        started += 1
+        return look(*arguments)  # type: ignore[arg-type]
+
+    def progress(done: int, total: int) -> None:
+        nonlocal most
+        if done == 1:
+            time.sleep(0.3)
+        most = max(most, started - done)
+
+    monkeypatch.setattr(decoding, "MEMORY", Recorded(1 << 30))
+    monkeypatch.setattr(scan, "_scan_image", counting)
+    monkeypatch.setattr(scan, "AHEAD_BYTES", 3 * side * side * 4)
+    read_folder(tmp_path, size=side, hold_bytes=0, progress=progress)
+    assert min(amounts) >= 2 * 3 * side * side
+    assert 0 < most <= 4
 
 
 def test_stopping_midway_leaves_no_thread(tmp_path: Path) -> None:
