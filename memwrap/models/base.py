@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from memwrap.data import Transform
-from memwrap.errors import InputError, SaveError, brief
+from memwrap.errors import InputError, LoadError, SaveError, brief
 from memwrap.models.architectures import describe
 from memwrap.models.record import ClassifierRecord, ModelRecord
 from memwrap.models.surgery.modules import get_logits
@@ -151,7 +151,7 @@ class EncoderModel(nn.Module, ABC):
             return _rowwise(lambda rows: get_logits(self.encoder(rows)), images)
         try:
             encodings = _rowwise(lambda rows: get_logits(self.encoder(rows)), images)
-        except torch.OutOfMemoryError:
+        except (torch.OutOfMemoryError, LoadError):  # of `pass_limit`
             raise
         except Exception as error:
             if _describe(images) == self._known_images():

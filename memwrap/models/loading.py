@@ -3,6 +3,7 @@
 import math
 import os
 from collections import OrderedDict
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Literal, overload
 
@@ -15,11 +16,13 @@ from memwrap.models.base import Origin
 from memwrap.models.classifier import MemoryClassifier
 from memwrap.models.confinement import limit_size
 from memwrap.models.memory_check import TOLERANCES, check_memory, draw_rows
+from memwrap.models.pass_limit import limit_pass
 from memwrap.models.record import ModelRecord
 from memwrap.models.standard import StandardClassifier
 from memwrap.models.surgery.modules import remove_layer
 from memwrap.models.wrapping import assemble, copy_of
 from memwrap.nn.memory import RememberedMemory
+from memwrap.nn.modes import evaluation_mode
 from memwrap.storage import checkpoint
 from memwrap.storage.validation import parse
 
@@ -93,14 +96,16 @@ def unpack(
             model.get_parameter(name).requires_grad_(False)
         # Checkpoints within a training have none: there, hashes and shapes have to do.
         if "probe" in parts or "optimizer" not in parts:
-            _verify(model, parts["probe"])
+            _verify(model, parts["probe"], given)
         if record.classes and len(record.classes) != (outputs := model.layer_settings()["num_classes"]):
             raise LoadError(f"there are {len(record.classes)} class names for {outputs} classes")
         model.classes, model.transform = record.classes, record.transform
         if isinstance(model, MemoryClassifier) and "memory" in parts:
             memory = RememberedMemory(**parts["memory"])
             model.restore(memory)
-            check_memory(model, draw_rows(memory))
+            with _limited(given):
+                check_memory(model, draw_rows(memory), chunk_size=1)
+        _check_transform(model, given)
     except LoadError as error:
         raise LoadError(f"{path}: {error}") from error
     except (KeyError, TypeError, AttributeError, RuntimeError, MemwrapError) as error:
@@ -136,6 +141,22 @@ def _check_sizes(model: Model, parts: checkpoint.StoredParts) -> None:
             raise LoadError(f"the {part} hold {found} numbers; expected {expected} at most, by the classifier; {_GIVE}")
 
 
+def _limited(given: nn.Module | None) -> AbstractContextManager[None]:
+    """Around a pass: the bounds for a network that a file describes. One that was given is trusted."""
+    return limit_pass() if given is None else nullcontext()
+
+
+def _check_transform(model: Model, given: nn.Module | None) -> None:
+    """Refuse images of a size that the model cannot take, or takes gigabytes for."""
+    if model.transform is None or model.transform.shape == model.origin.image_shape:
+        return
+    memory = model.remembered if isinstance(model, MemoryClassifier) else None
+    if memory is not None and tuple(memory.images.shape[1:]) == model.transform.shape:
+        return  # encoded before
+    with _limited(given), evaluation_mode(model):
+        model.encode(model.reference.new_zeros(1, *model.transform.shape))
+
+
 def _load_weights(model: Model, weights: dict[str, Tensor], versions: dict[str, int]) -> None:
     _match_dtypes(model, weights)
     state: Any = OrderedDict(weights)
@@ -159,13 +180,16 @@ def _match_dtypes(model: Model, weights: dict[str, Tensor]) -> None:
             tensor.data = tensor.data.to(weights[name].dtype)
 
 
-def _verify(model: Model, probe: dict[str, Tensor]) -> None:
+def _verify(model: Model, probe: dict[str, Tensor], given: nn.Module | None) -> None:
     """Check that the model computes the stored logits of the stored images."""
     expected = probe["logits"]
     if expected.numel() == 0 or not expected.is_floating_point() or not expected.isfinite().all():
         raise LoadError("the stored logits of the probe are empty or not finite: the saved model is damaged")
     try:
-        logits = model.probe_logits(probe)
+        with _limited(given):
+            logits = model.probe_logits(probe)
+    except LoadError:
+        raise
     except Exception as error:
         raise LoadError(f"the classifier takes the saved weights but fails ({brief(error)}); {_GIVE}") from error
     alike = (logits.shape, logits.dtype) == (expected.shape, expected.dtype)

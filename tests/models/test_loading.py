@@ -301,15 +301,15 @@ def test_a_memory_that_makes_no_sense_is_refused(
 @pytest.fixture
 def remembering(model: MemoryClassifier, tmp_path: Path) -> Path:
     """A saved model with a memory of few images, all of which are computed again when it is loaded."""
-    images = torch.randn(6, 3, 8, 8, generator=torch.Generator().manual_seed(0))
-    model.remember(images, [0, 0, 1, 1, 2, 3])
+    images = torch.randn(SAMPLED, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    model.remember(images, range(SAMPLED))
     model.save(tmp_path)
     return tmp_path
 
 
 def swapped(tensor: Tensor) -> Tensor:
     changed = tensor.clone()
-    changed[[0, 4]] = tensor[[4, 0]]
+    changed[[0, 3]] = tensor[[3, 0]]
     return changed
 
 
@@ -343,6 +343,18 @@ def test_a_sample_of_a_large_memory_is_drawn_anew_each_time(model: MemoryClassif
     draws = [draw_rows(model.remembered) for _ in range(20)]
     assert all(len(set(rows.tolist())) == SAMPLED for rows in draws)
     assert len(torch.cat(draws).unique()) > 3 * SAMPLED
+
+
+def test_an_image_of_huge_numbers_does_not_excuse_the_others(model: MemoryClassifier) -> None:
+    images = torch.randn(20, 3, 8, 8)
+    images[::2] *= 1e6
+    model.remember(images, [0] * 20)
+    memory = model.remembered
+    assert memory is not None
+    check_memory(model, torch.arange(20))
+    memory.encodings[7] += torch.randn(memory.encodings.shape[1])
+    with pytest.raises(LoadError, match="image 7 has another encoding"):
+        check_memory(model, torch.arange(20))
 
 
 def test_every_image_of_a_memory_can_be_computed_again(model: MemoryClassifier) -> None:
