@@ -34,6 +34,7 @@ MANIFEST = "model.json"
 FORMAT: Literal["memwrap model"] = "memwrap model"
 FORMAT_VERSION = 1
 
+WITHOUT_ROOT = "0.1."  # versions that wrote no root hash
 PARTS = ("weights", "memory", "probe", "optimizer")
 PART_LIMIT = 8 << 30  # bytes of a file of tensors
 LOCK_SECONDS = 600.0  # to wait for another process that saves to the same folder
@@ -195,6 +196,8 @@ def read_manifest(folder: Path) -> Manifest:
         raise LoadError(f"{folder}: no model is saved here, as there is no {MANIFEST}; was model.save run?") from None
     check_format(path, content, FORMAT, FORMAT_VERSION, LoadError)
     manifest = parse(Manifest, content, LoadError, path)
+    if manifest.root is None and not str(manifest.memwrap).startswith(WITHOUT_ROOT):
+        raise LoadError(f"{path}: has no root hash, which memwrap {manifest.memwrap} writes; {_RESTORE}")
     if manifest.root not in (None, root_hash(content)):
         raise LoadError(f"{path}: was edited after it was saved, as it does not give the root hash in it; {_RESTORE}")
     for name, expected in manifest.documents.items():

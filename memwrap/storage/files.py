@@ -83,4 +83,5 @@ def _check_regular(path: Path, mode: int) -> None:
     if not stat.S_ISREG(mode):
         kinds = {stat.S_IFLNK: "a link", stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
         kind = kinds.get(stat.S_IFMT(mode), "a device")
-        raise OSError(errno.EINVAL, f"is {kind}; expected a regular file", str(path))
+        hint = ": copy the folder with its links followed, as cp -rL does" if stat.S_ISLNK(mode) else ""
+        raise OSError(errno.EINVAL, f"is {kind}; expected a regular file{hint}", str(path))

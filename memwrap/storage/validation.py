@@ -61,7 +61,9 @@ def read_json(path: Path, error: type[MemwrapError]) -> dict[str, Any]:
         content = json.loads(read_file(path, JSON_LIMIT).decode())
     except (FileNotFoundError, NotADirectoryError):
         raise
-    except (OSError, ValueError, RecursionError) as problem:
+    except OSError as problem:
+        raise error(f"{path}: cannot be read ({problem})") from problem
+    except (ValueError, RecursionError) as problem:
         raise error(f"{path}: cannot be read ({problem}); the file is damaged") from problem
     if not isinstance(content, dict):
         raise error(f"{path}: holds a {type(content).__name__}; expected a JSON object")

@@ -302,7 +302,7 @@ def lie_about_weights(folder: Path, content: bytes | None, size: int) -> None:
     os.truncate(path, size)
     listed = manifest(folder)["files"]
     listed["weights"]["bytes"] = size  # type: ignore[index]
-    change(folder, files=listed, root=None)
+    change(folder, files=listed, root=None, memwrap="0.1.0")
 
 
 def test_a_file_larger_than_the_limit_is_not_opened(tmp_path: Path) -> None:
