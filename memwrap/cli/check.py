@@ -5,12 +5,13 @@ from pathlib import Path
 import typer
 
 from memwrap.cli.data_options import DataOptions
-from memwrap.cli.evaluate import own_data
 from memwrap.cli.failures import CODES
 from memwrap.cli.terminal import aligned, device_named, plain_console, print_json
-from memwrap.errors import RunError
+from memwrap.data import DataSet
+from memwrap.errors import DataError, RunError
 from memwrap.runs.checking import CheckResult, Finding, check_folder
-from memwrap.runs.run import Run, open_model
+from memwrap.runs.data import OtherDataError, data_of
+from memwrap.runs.run import Run, SavedModel, open_model
 
 
 def check(
@@ -18,11 +19,7 @@ def check(
 ) -> None:
     """See `memwrap check --help`."""
     folder = open_model(path)
-    data = own_data(folder, run_data, reading) if isinstance(folder, Run) else "a model that was saved without a run"
-    result = check_folder(folder, data, device_named(device))
-    if expect is not None and expect != result.root:
-        wrong = Finding(what="root hash", state="wrong", detail=f"expected is {expect}")
-        result = result.model_copy(update={"right": False, "findings": (wrong, *result.findings)})
+    result = check_folder(folder, _data(folder, run_data, reading), expect, device_named(device))
     if as_json:
         print_json(result)
     else:
@@ -31,11 +28,25 @@ def check(
         raise typer.Exit(CODES[RunError])
 
 
+def _data(folder: SavedModel, moved_to: str | None, reading: DataOptions) -> DataSet | Finding:
+    if not isinstance(folder, Run):
+        return Finding(what="data", state="not checked", detail="the model was saved without a run")
+    try:
+        return data_of(folder, moved_to, **reading.options())
+    except DataError as error:
+        # Only where nobody says that they are there: data that has changed is no proof of anything.
+        absent = moved_to is None and not isinstance(error, OtherDataError)
+        hint = "; if they have moved, give --run-data" if absent else ""
+        return Finding(what="data", state="not checked" if absent else "wrong", detail=f"{error}{hint}")
+
+
 def _show(result: CheckResult) -> None:
     console = plain_console()
     rows = [(each.what, each.state, each.detail) for each in result.findings]
     for line in aligned([("checked", "result", ""), *rows]):
         console.print(line)
+    if left := [each.what for each in result.findings if each.state == "not checked"]:
+        console.print(f"not checked: {', '.join(left)}; nothing is known about it")
     for name, value in (("root hash", result.root), ("model", result.model), ("memory", result.memory)):
         if value is not None:
             console.print(f"{name}: {value}")

@@ -31,6 +31,7 @@ from memwrap.storage.fingerprint import fingerprint
 from memwrap.version import __version__
 
 DELETION_SEED = 0
+MOST_HIDDEN = 0.25  # of the range from black to white: resizing may overshoot it, and pictures do not show that
 RANDOM_ORDERS = 4  # that the deletion of highlighted pixels is compared with; more of them mostly take time
 
 
@@ -168,8 +169,17 @@ def memory_hash(model: MemoryClassifier) -> str:
 
 
 def memory_pixels(model: MemoryClassifier) -> Tensor:
-    """The memory's images as pixels, uint8 (M, C, H, W) on the CPU."""
-    return model.get_transform().invert(_memory_of(model).images).cpu()
+    """The memory's images as pixels, uint8 (M, C, H, W) on the CPU; an InputError if pictures do not show them."""
+    transform, images = model.get_transform(), _memory_of(model).images.cpu().float()
+    pixels = transform.invert(images)
+    std = images.new_tensor(transform.std).reshape(-1, 1, 1)
+    hidden = ((images - transform(pixels)).abs() * std).amax((1, 2, 3))
+    if (wrong := (~(hidden <= MOST_HIDDEN)).nonzero()).numel():
+        raise InputError(
+            f"memory image {int(wrong[0])} holds values far beyond black and white, so that its picture does not show "
+            "what the model compares with; make it by model.transform"
+        )
+    return pixels
 
 
 def _memory_of(model: MemoryClassifier) -> RememberedMemory:

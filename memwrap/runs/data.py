@@ -32,6 +32,10 @@ def data_for(
     )
 
 
+class OtherDataError(DataError):
+    """The data was found, and has changed since the run was made."""
+
+
 def data_of(
     run: Run,
     source: str | None = None,
@@ -57,7 +61,7 @@ def data_of(
         progress=progress,
     )
     if data.fingerprint != run.record.data.fingerprint:
-        raise DataError(
+        raise OtherDataError(
             f"{source or run.record.data.source}: is not the data that the run {run.path} was made with: images were "
             "added, removed, changed or renamed since. Restore them, or evaluate on other images with --data"
         )

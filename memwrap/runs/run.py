@@ -82,10 +82,10 @@ class SavedModel:
         """The model as it is stored, whether its training is finished or not; in training mode at first."""
         with self.opened() as (settings, parts):
             model = unpack(self.path, settings, parts)
-        self._check_model(model)
+        self.check_model(model)
         return model
 
-    def _check_model(self, model: Model) -> None:
+    def check_model(self, model: Model) -> None:
         """Whether the model is the one that the folder's other files are about."""
 
     def _reading(self) -> AbstractContextManager[None]:
@@ -128,7 +128,7 @@ class Run(SavedModel):
     def _reading(self) -> AbstractContextManager[None]:
         return _as_run_error()
 
-    def _check_model(self, model: Model) -> None:
+    def check_model(self, model: Model) -> None:
         if model.classes != self.classes:
             raise RunError(
                 f"{self.path}: the run is damaged: its classes are {_first(self.classes)} in {RECORD}, and "

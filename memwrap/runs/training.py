@@ -261,6 +261,9 @@ def resume(run: Run, data: DataSet, device: torch.device | str = "cpu") -> RunTr
         if "optimizer" not in parts:
             raise RunError(f"{run.path}: the run is damaged: it lacks the state of its optimizer")
         optimizer = parts["optimizer"]
+    run.check_model(model)
+    if data.classes != run.classes:
+        raise RunError(f"{run.path}: the run is damaged: its classes are not those of its data")
     images = run.splits.of(data, "train")
     try:
         _check_memories(run.settings, len(images))

@@ -100,6 +100,29 @@ def swap_labels(folder: Path) -> None:
     edit_memory(folder, change)
 
 
+def push_background_beyond_black(folder: Path) -> None:
+    """Pictures of the memory stay as they are; what the model sees does not, with all that it computes from it."""
+    model = memwrap.load(folder)
+    memory = model.remembered
+    assert memory is not None
+    images = memory.images.clone()
+    images[model.get_transform().invert(images) == 0] -= 20
+    model.remember(images, memory.labels)
+    changed = {name: tensor.contiguous() for name, tensor in model.remembered.tensors().items()}  # type: ignore[union-attr]
+    edit_memory(folder, lambda tensors: tensors.update(changed))
+
+
+def forget_which_images_are_remembered(folder: Path) -> None:
+    def change(content: dict[str, Any]) -> None:
+        content["training"]["remembered"] = content["training"]["remembered_names"] = None
+
+    edit_json(folder, "model.json", change)
+
+
+def claim_other_data(folder: Path) -> None:
+    edit_json(folder, "run.json", lambda content: content["data"].update(fingerprint="0" * 64))
+
+
 def swap_predictions(folder: Path) -> None:
     def change(tensors: dict[str, torch.Tensor]) -> None:
         tensors["predictions"] = 1 - tensors["predictions"]
@@ -134,6 +157,9 @@ def exchange_test_images(folder: Path) -> None:
         (swap_predictions, "model"),
         (swap_images_with_encodings_and_predictions, "memory images"),
         (swap_labels, "memory images"),
+        (push_background_beyond_black, "memory images"),
+        (forget_which_images_are_remembered, "memory images"),
+        (claim_other_data, "data"),
         (rename_memory_images, "memory images"),
         (reverse_all_classes, "data"),
         (change_seed, "splits"),
@@ -153,4 +179,28 @@ def test_what_fits_all_hashes_is_found_all_the_same(forge: Callable[[Path], None
 
 def test_a_model_that_was_saved_without_a_run_is_checked(trained: Trained, tmp_path: Path) -> None:
     memwrap.load(trained.run).save(tmp_path / "model")
-    assert states(succeeds("check", tmp_path / "model", "--json")) == dict.fromkeys(WHOLE[:4], "right")
+    found = states(succeeds("check", tmp_path / "model", "--json"))
+    assert found == {**dict.fromkeys(WHOLE[:4], "right"), "data": "not checked"}
+
+
+def test_data_that_has_changed_or_is_not_where_it_is_said_to_be_is_wrong(trained: Trained, tmp_path: Path) -> None:
+    changed = Path(shutil.copytree(trained.data, tmp_path / "photos"))
+    next(changed.rglob("*.png")).unlink()
+    for place in (changed, tmp_path / "nowhere"):
+        result = run("check", trained.run, "--run-data", place, "--json")
+        assert result.code == 4
+        assert states(result)["data"] == "wrong"
+
+
+def test_a_report_of_a_memory_that_pictures_do_not_show_is_refused(copy: Path, tmp_path: Path) -> None:
+    succeeds("explain", copy, "--shown", 2, "--html", tmp_path / "before.html")
+    push_background_beyond_black(copy)
+    seal(copy)
+    for act in (("explain", copy, "--html", tmp_path / "why.html"), ("verify", tmp_path / "before.html")):
+        assert run(*act).code != 0
+
+
+def test_a_root_hash_in_capitals_is_the_same(trained: Trained) -> None:
+    root = memwrap.runs.open_run(trained.run).manifest.root
+    assert root is not None
+    succeeds("check", trained.run, "--expect", root.upper())

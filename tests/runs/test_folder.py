@@ -458,6 +458,19 @@ def test_classes_that_the_model_does_not_have_are_named(finished: Path) -> None:
         open_run(finished).model()
 
 
+def test_a_run_that_contradicts_itself_is_not_resumed(unfinished: Path, data: DataSet) -> None:
+    edit(unfinished / "run.json", ["classes"], list("9876543210"))
+    with pytest.raises(RunError, match="its classes are 9, 8"):
+        resume(open_run(unfinished), data)
+
+
+def test_only_older_versions_lack_a_root_hash(finished: Path) -> None:
+    content = json.loads((finished / "model.json").read_text())
+    (finished / "model.json").write_text(json.dumps({**content, "root": None, "documents": {}}))
+    with pytest.raises(RunError, match="has no root hash"):
+        open_run(finished)
+
+
 def test_a_memory_of_images_that_were_not_trained_on_is_named(finished: Path) -> None:
     splits = json.loads((finished / "splits.json").read_text())
     edit(finished / "model.json", ["training", "remembered"], splits["test"][:10])
