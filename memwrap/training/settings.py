@@ -18,6 +18,7 @@ Augmentation = Literal["flip", "shift", "affine", "colour", "erase", "none"]
 YAML_LIMIT = 1 << 16  # bytes; all settings take about a thousand
 DIGITS_LIMIT = 40  # of a whole number in YAML: Python does not even print the largest
 COUNT_LIMIT = 10**9  # of images and epochs
+RATE_LIMIT = 1e30  # of the learning rate: torch takes it, and says that the loss diverged
 NUMBER_LIMIT = 2**20  # of other numbers: what a saved model may hold
 SIZE_LIMIT = 4096  # pixels: colour images of this size are what a saved model may take
 SEED_LIMIT = 2**64  # seeds are below
@@ -110,7 +111,7 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
     epochs: Count | None = Field(None, description="Passes over the training images; by default more for fewer images.")
     batch_size: Count | None = Field(None, description="Images in a step; by default up to 128, fewer for small data.")
     optimizer: Literal["sgd", "adamw"] = Field("sgd", description="sgd with Nesterov momentum, or adamw.")
-    lr: Float = Field(0.1, ge=0, le=NUMBER_LIMIT, description="The highest learning rate.")
+    lr: Float = Field(0.1, ge=0, le=RATE_LIMIT, description="The highest learning rate.")
     momentum: Float = Field(0.9, ge=0, lt=1, description="Of sgd.")
     weight_decay: Float = Field(2e-3, ge=0, le=NUMBER_LIMIT, description="On all parameters.")
     clip: Float = Field(1.0, ge=0, le=NUMBER_LIMIT, description="Largest norm of the gradients; 0 does not clip.")
