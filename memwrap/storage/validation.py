@@ -62,7 +62,7 @@ def read_json(path: Path, error: type[MemwrapError]) -> dict[str, Any]:
     except (FileNotFoundError, NotADirectoryError):
         raise
     except OSError as problem:
-        raise error(f"{path}: cannot be read ({problem})") from problem
+        raise error(f"{path}: cannot be read ({problem.strerror or problem})") from problem
     except (ValueError, RecursionError) as problem:
         raise error(f"{path}: cannot be read ({problem}); the file is damaged") from problem
     if not isinstance(content, dict):
