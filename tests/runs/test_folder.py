@@ -412,17 +412,17 @@ def fields_of(content: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[str, 
 def test_whatever_a_field_holds_the_run_is_used_or_refused_with_a_reason(
     kind: str, name: str, field: int, wrong: Any, originals: dict[str, Path], data: DataSet
 ) -> None:
-    file = originals[kind] / name
-    good = {each: each.read_bytes() for each in (file, originals[kind] / "model.json")}
-    fields = list(fields_of(json.loads(good[file])))
-    edit(file, list(fields[field % len(fields)]), wrong)
+    path = originals[kind]
+    good = contents(path)  # of all files: one that is no longer listed is removed as a leftover
+    fields = list(fields_of(json.loads(good[name])))
+    edit(path / name, list(fields[field % len(fields)]), wrong)
     try:
-        use(originals[kind], data)
+        use(path, data)
     except RunError:
         pass
     finally:
         for each, content in good.items():
-            each.write_bytes(content)
+            (path / each).write_bytes(content)
 
 
 def reverse_classes(content: dict[str, Any]) -> None:
