@@ -1,8 +1,26 @@
-"""Give an edited folder the hashes that fit it, as someone would who knows how they are made."""
+"""Edit a saved folder and give it the hashes that fit, as someone would who knows how they are made."""
 
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+REMOVED = object()
+
+
+def edit(file: Path, keys: Sequence[str], value: Any) -> None:
+    """Set one field of a JSON file, or take it out if the value is REMOVED, and write all hashes accordingly."""
+    content = json.loads(file.read_text())
+    place = content
+    for key in keys[:-1]:
+        place = place[key]
+    if value is REMOVED:
+        del place[keys[-1]]
+    else:
+        place[keys[-1]] = value
+    file.write_text(json.dumps(content))
+    seal(file.parent)
 
 
 def seal(folder: Path) -> None:

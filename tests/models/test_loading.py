@@ -1,6 +1,5 @@
 """Saved models come back the same, proved by their probe; what cannot come back says why."""
 
-import json
 import math
 import re
 from pathlib import Path
@@ -16,7 +15,7 @@ from memwrap import LoadError, MemoryClassifier, NonFiniteError, SaveError, Wrap
 from memwrap.models.memory_check import SAMPLED, check_memory, draw_rows
 from memwrap.storage import checkpoint
 from tests import networks
-from tests.sealing import seal
+from tests.sealing import edit
 
 
 @pytest.fixture
@@ -120,20 +119,9 @@ def test_another_classifier_than_the_saved_one_is_refused(
         memwrap.load(tmp_path, classifier=given())
 
 
-def edit(folder: Path, path: list[str], value: object) -> None:
-    """Set one field of the manifest, and all hashes accordingly."""
-    manifest = json.loads((folder / "model.json").read_text())
-    place = manifest
-    for key in path[:-1]:
-        place = place[key]
-    place[path[-1]] = value
-    (folder / "model.json").write_text(json.dumps(manifest))
-    seal(folder)
-
-
 def test_a_name_that_now_builds_another_network_is_noticed(model: MemoryClassifier, tmp_path: Path) -> None:
     model.save(tmp_path)
-    edit(tmp_path, ["classifier", "architecture", "name"], "resnet18")
+    edit(tmp_path / "model.json", ["classifier", "architecture", "name"], "resnet18")
     with pytest.raises(LoadError, match="the saved weights do not fit the classifier"):
         memwrap.load(tmp_path)
 
@@ -160,7 +148,7 @@ def test_a_manifest_that_makes_no_sense_is_refused(
     path: list[str], value: object, message: str, model: MemoryClassifier, tmp_path: Path
 ) -> None:
     model.save(tmp_path)
-    edit(tmp_path, path, value)
+    edit(tmp_path / "model.json", path, value)
     with pytest.raises(LoadError, match=re.escape(message)):
         memwrap.load(tmp_path)
 
@@ -405,9 +393,7 @@ def test_class_names_for_another_number_of_classes_are_refused(
 ) -> None:
     """A prediction without a name would otherwise be noticed only when it is shown."""
     model.save(tmp_path)
-    manifest = tmp_path / "model.json"
-    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "classes": classes}))
-    seal(tmp_path)
+    edit(tmp_path / "model.json", ["classes"], classes)
     with pytest.raises(LoadError, match=f"{len(classes)} class names for 4"):
         memwrap.load(tmp_path)
     model.classes = tuple(classes)
@@ -417,9 +403,7 @@ def test_class_names_for_another_number_of_classes_are_refused(
 
 def test_a_manifest_with_nan_and_a_missing_file_is_an_error(model: MemoryClassifier, tmp_path: Path) -> None:
     model.save(tmp_path)
-    manifest = tmp_path / "model.json"
-    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "training": {"seconds": math.nan}}))
-    seal(tmp_path)
+    edit(tmp_path / "model.json", ["training"], {"seconds": math.nan})
     next(tmp_path.glob("weights.*")).unlink()
     with pytest.raises(LoadError, match="weights"):
         memwrap.load(tmp_path)

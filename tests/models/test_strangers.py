@@ -25,6 +25,7 @@ import memwrap
 from memwrap import LoadError, MemoryClassifier, encoders
 from memwrap.models.architectures import Architecture, build
 from memwrap.storage import checkpoint
+from tests.sealing import edit, seal
 
 VIT = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32, "image_size": 32}
 LARGEST_GROWTH = 2**29  # bytes: what a refused model may cost
@@ -38,18 +39,16 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
-def change(folder: Path, *path: str, value: object) -> None:
-    """Set one field of `model.json`."""
-    content = json.loads((folder / "model.json").read_text())
-    place = content
-    for key in path[:-1]:
-        place = place[key]
-    place[path[-1]] = value
-    (folder / "model.json").write_text(json.dumps(content))
-
-
 def describe_as(folder: Path, source: str, name: str, arguments: dict[str, Any]) -> None:
-    change(folder, "classifier", "architecture", value={"source": source, "name": name, "arguments": arguments})
+    description = {"source": source, "name": name, "arguments": arguments}
+    edit(folder / "model.json", ["classifier", "architecture"], description)
+
+
+def check_refused(folder: Path) -> None:
+    """Loading fails, and not as a hash is wrong."""
+    checkpoint.read_manifest(folder)
+    with pytest.raises(LoadError):
+        memwrap.load(folder)
 
 
 class Malicious:
@@ -93,8 +92,7 @@ def test_a_checkpoint_named_in_a_nested_configuration_is_not_read(
     monkeypatch.setattr(timm.models._factory, "load_checkpoint", lambda _, path: torch.load(path, weights_only=False))
     arguments = wrapped_timm(architecture="resnet18", model_args={"checkpoint_path": str(file)})
     describe_as(folder, "transformers", "ShieldGemma2ForImageClassification", arguments)
-    with pytest.raises(LoadError):
-        memwrap.load(folder)
+    check_refused(folder)
     assert not flag.exists()
 
 
@@ -103,8 +101,7 @@ def test_a_hub_named_in_a_nested_configuration_is_not_asked(
     architecture: str, folder: Path, attempts: list[object]
 ) -> None:
     describe_as(folder, "transformers", "ShieldGemma2ForImageClassification", wrapped_timm(architecture=architecture))
-    with pytest.raises(LoadError):
-        memwrap.load(folder)
+    check_refused(folder)
     assert attempts == []
 
 
@@ -304,8 +301,7 @@ LARGE: dict[str, tuple[str, str, dict[str, Any]]] = {
 def test_a_network_larger_than_its_weights_is_refused_before_memory_is_taken(case: str, folder: Path) -> None:
     describe_as(folder, *LARGE[case])
     before, start = peak(), time.monotonic()
-    with pytest.raises(LoadError):
-        memwrap.load(folder)
+    check_refused(folder)
     assert peak() - before < LARGEST_GROWTH
     assert time.monotonic() - start < 60
 
@@ -372,10 +368,9 @@ def test_every_way_to_a_large_tensor_is_counted(make: Callable[[], object]) -> N
     ],
 )
 def test_sizes_and_names_out_of_bounds_are_refused(path: list[str], value: object, folder: Path) -> None:
-    change(folder, *path, value=value)
+    edit(folder / "model.json", path, value)
     before = peak()
-    with pytest.raises(LoadError):
-        memwrap.load(folder)
+    check_refused(folder)
     assert peak() - before < LARGEST_GROWTH
 
 
@@ -449,6 +444,7 @@ def test_a_mutated_description_loads_or_is_refused_in_words(folder: Path, attemp
         content["classifier"]["architecture"] = {"source": source, "name": name, "arguments": arguments}
         mutated = mutate(content, draw)
         (folder / "model.json").write_text(json.dumps(mutated))
+        seal(folder)
         start = time.monotonic()
         try:
             memwrap.load(folder)

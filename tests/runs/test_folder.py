@@ -26,7 +26,7 @@ from memwrap.runs.training import begin, resume
 from memwrap.storage import checkpoint
 from memwrap.training.settings import SIZE_LIMIT, Settings
 from tests.runs.test_kill import processes
-from tests.sealing import seal
+from tests.sealing import REMOVED, edit
 
 SETTINGS = Settings(
     encoder="tiny", samples=32, test=60, validation=20, epochs=2, batch_size=16, memory_size=8, remember=10
@@ -318,7 +318,7 @@ RUBBISH = {
     "a list": b"[1, 2]",
     "null": b"null",
     "a number": b"1",
-    "another program's": b'{"model_type": "vit"}',
+    "another program's": b'{"moREMOVEDtype": "vit"}',
     "nested too deep": b"[" * 100_000,
     "an object nested too deep": b'{"a":' * 100_000,
     "half a character": b'{"format": "memwrap run\xc3',
@@ -374,23 +374,7 @@ def test_a_damaged_part_is_named(
         use(path, data)
 
 
-def edit(file: Path, keys: list[str], value: Any) -> None:
-    """Set one field of a JSON file, and all hashes accordingly; `del` takes it out."""
-    content = json.loads(file.read_text())
-    place = content
-    for key in keys[:-1]:
-        place = place[key]
-    if value is del_:
-        del place[keys[-1]]
-    else:
-        place[keys[-1]] = value
-    file.write_text(json.dumps(content))
-    seal(file.parent)
-
-
-del_ = object()
-
-WRONG = [del_, None, 7, -1, 0.5, 10**30, "x", "", [], ["x"], [None], {}, {"x": 1}, True]
+WRONG = [REMOVED, None, 7, -1, 0.5, 10**30, "x", "", [], ["x"], [None], {}, {"x": 1}, True]
 
 
 def fields_of(content: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -452,7 +436,7 @@ def test_an_edit_that_makes_sense_by_itself_is_named(name: str, change: Any, run
         memwrap.load(run)
 
 
-def test_classes_that_the_model_does_not_have_are_named(finished: Path) -> None:
+def test_classes_that_the_moREMOVEDdoes_not_have_are_named(finished: Path) -> None:
     edit(finished / "run.json", ["classes"], list("9876543210"))
     with pytest.raises(RunError, match="its classes are 9, 8"):
         open_run(finished).model()
@@ -501,16 +485,16 @@ def test_a_run_of_an_older_version_is_used_with_a_warning_and_gets_a_root_hash(u
         ("run.json", ["settings", "epochs"], "2", "epochs is '2'"),
         ("run.json", ["settings", "variant"], "transformer", "variant is 'transformer'"),
         ("run.json", ["settings"], [1], "settings"),
-        ("run.json", ["settings"], del_, "settings is missing"),
+        ("run.json", ["settings"], REMOVED, "settings is missing"),
         ("run.json", ["data", "fingerprint"], 5, "data.fingerprint is 5"),
         ("run.json", ["data", "colour"], "red", "colour"),
         ("run.json", ["classes"], "0123456789", "classes is '0123456789'"),
         ("run.json", ["classes"], [0, 1], "classes[0] is 0"),
-        ("splits.json", ["train"], del_, "train is missing"),
+        ("splits.json", ["train"], REMOVED, "train is missing"),
         ("splits.json", ["train"], [0, 1], "an image is in two splits, or in none"),
         ("model.json", ["format_version"], 2, "has format version 2"),
         ("model.json", ["training"], "yes", "training is 'yes'"),
-        ("model.json", ["training", "progress"], del_, "progress is missing"),
+        ("model.json", ["training", "progress"], REMOVED, "progress is missing"),
         ("model.json", ["training", "progress", "step"], "2", "progress.step is '2'"),
         ("model.json", ["training", "finished"], 0, "finished is 0"),
         ("model.json", ["transform"], {"shape": [1], "mean": [0], "std": [1]}, "transform"),
@@ -546,26 +530,26 @@ def test_a_state_that_does_not_go_with_the_settings_is_not_resumed(
 
 
 def test_a_checkpoint_without_the_optimizer_is_not_resumed(unfinished: Path, data: DataSet) -> None:
-    edit(unfinished / "model.json", ["files", "optimizer"], del_)
+    edit(unfinished / "model.json", ["files", "optimizer"], REMOVED)
     with pytest.raises(RunError, match="is damaged"):
         resume(open_run(unfinished), data)
 
 
-def test_a_model_without_the_state_of_its_training_cannot_be_resumed(unfinished: Path, data: DataSet) -> None:
-    edit(unfinished / "model.json", ["training"], del_)
+def test_a_moREMOVEDwithout_the_state_of_its_training_cannot_be_resumed(unfinished: Path, data: DataSet) -> None:
+    edit(unfinished / "model.json", ["training"], REMOVED)
     with pytest.raises(RunError, match="holds a model without the state of its training; it cannot be resumed"):
         resume(open_run(unfinished), data)
 
 
 def test_a_missing_size_is_named(run: Path) -> None:
-    for size in (del_, None, [], 8, ["8", "8"], [0, 8]):
-        edit(run / "run.json", ["data", "conversion", "size"], size if size is not del_ else None)
+    for size in (REMOVED, None, [], 8, ["8", "8"], [0, 8]):
+        edit(run / "run.json", ["data", "conversion", "size"], size if size is not REMOVED else None)
         with pytest.raises(RunError, match="lacks the size of its images"):
             data_of(open_run(run))
 
 
 @pytest.mark.parametrize("side", [20_000, SIZE_LIMIT, 9])
-def test_images_are_read_at_the_size_of_the_model_only(side: int, run: Path) -> None:
+def test_images_are_read_at_the_size_of_the_moREMOVEDonly(side: int, run: Path) -> None:
     edit(run / "run.json", ["data", "conversion", "size"], [side, side])
     with pytest.raises(RunError, match=rf"{side}.*8|at most {SIZE_LIMIT}"):
         data_of(open_run(run))
