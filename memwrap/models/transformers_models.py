@@ -12,7 +12,7 @@ from memwrap.encoders.arguments import check_words
 _LEFT_OUT = ("_name_or_path", "_commit_hash", "architectures", "dtype", "torch_dtype", "transformers_version")
 
 # Settings by which the library loads more than its own code, or another model.
-_FETCHING = re.compile(r"implementation|quantization|backbone|timm|model_args|auto_map|remote_code|name_or_path")
+_FETCHING = re.compile(r"implementation|quantization|backbone|timm|model_args|auto_map|remote_code|name_or_path|checkpoint_path")
 
 _LABELS = ("id2label", "label2id")
 
@@ -46,8 +46,12 @@ def _checked(kind: Any, arguments: dict[str, Any], place: str) -> dict[str, Any]
         where = f"{place}.{key}"
         if key in parts or key in _LEFT_OUT:
             continue
-        if key not in known or _FETCHING.search(key):
-            raise ValueError(f"argument {where} is unknown, or can fetch code or weights")
+        if _FETCHING.search(key):
+            raise ValueError(f"argument {where} can fetch code or weights")
+        if key not in known:
+            if isinstance(value, dict | list):
+                raise ValueError(f"argument {where} is unknown")
+            continue  # published configurations have settings that no code reads any more
         if key == "model_type" and value != kind.model_type:
             raise ValueError(f"argument {where} is {value!r}; expected {kind.model_type!r}")
         if key in _LABELS and isinstance(value, dict):

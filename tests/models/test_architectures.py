@@ -103,7 +103,7 @@ WRAPPED: dict[str, Callable[[], nn.Module]] = {
     "transformers DeiT": lambda: of_transformers("DeiT", **SMALL_TRANSFORMER),
     "transformers Beit": lambda: of_transformers("Beit", **SMALL_TRANSFORMER),
     "transformers Swin": lambda: of_transformers(
-        "Swin", embed_dim=16, depths=[1, 1], num_heads=[2, 4], image_size=64, window_size=4
+        "Swin", embed_dim=16, depths=[1, 1], num_heads=[2, 4], image_size=64, window_size=4, path_norm=True
     ),
     "transformers ResNet": lambda: of_transformers("ResNet", embedding_size=8, **SMALL_PYRAMID),
     "transformers ConvNext": lambda: of_transformers("ConvNext", **SMALL_PYRAMID),

@@ -128,6 +128,7 @@ STRANGE: list[tuple[str, str, dict[str, Any]]] = [
     ("transformers", "ViTForImageClassification", {"trust_remote_code": True}),
     ("transformers", "ViTForImageClassification", {"backbone": "resnet18", "use_timm_backbone": True}),
     ("transformers", "ViTForImageClassification", {"backbone_config": {"model_type": "timm_backbone"}}),
+    ("transformers", "ViTForImageClassification", {"unknown": {"checkpoint": "x"}}),
     ("transformers", "ViTForImageClassification", {"model_type": "timm_wrapper"}),
     ("transformers", "ViTForImageClassification", {"hidden_act": {"checkpoint_path": "x"}}),
     ("transformers", "ViTForImageClassification", {"hidden_act": "hf-hub:someone/model"}),
@@ -169,7 +170,8 @@ def test_only_known_names_and_plain_arguments_are_built(
 def test_what_a_network_does_not_compute_with_is_left_out() -> None:
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
     names = {"_name_or_path": "someone/model", "architectures": ["x/y"], "dtype": "load", "torch_dtype": "load"}
-    arguments = {**sizes, **names, "image_size": 32, "id2label": {"0": "a/b: c", "1": "d"}, "label2id": {}}
+    unknown = {"path_norm": True, "finetuning_task": "x/y"}  # as published configurations have them
+    arguments = {**sizes, **names, **unknown, "image_size": 32, "id2label": {"0": "a/b: c", "1": "d"}, "label2id": {}}
     classifier: Any = build(Architecture("transformers", "ViTForImageClassification", arguments))
     assert classifier.config.name_or_path == ""
     assert classifier.config.dtype in (None, torch.float32)
