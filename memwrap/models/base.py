@@ -1,26 +1,30 @@
 """What all models share: an encoder, a last layer, a transform for images, and saving."""
 
+import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 from torch import Tensor, nn
 
 from memwrap.data import Transform
 from memwrap.errors import InputError, LoadError, SaveError, brief
 from memwrap.models.architectures import describe
-from memwrap.models.record import ClassifierRecord, ModelRecord
+from memwrap.models.pass_limit import PassLimit
+from memwrap.models.record import ModelRecord
 from memwrap.models.surgery.modules import get_logits
 from memwrap.nn.checks import check_images, check_logits
 from memwrap.nn.layer import MemoryWrap
 from memwrap.nn.modes import evaluation_mode
 from memwrap.nn.precision import exact_convolutions, exact_products
 from memwrap.nn.tracing import checks_enabled
-from memwrap.storage import checkpoint
+from memwrap.storage import checkpoint, validation
 
 
 @dataclass(frozen=True)
@@ -95,10 +99,11 @@ class EncoderModel(nn.Module, ABC):
         record: what `describe` returned before, if only weights have changed since. probe: whether to compute logits
         that prove a loaded model; without them, loading checks hashes and shapes alone.
         """
+        record = record or self.describe()
         parts = {"weights": _tensors_only(self.state_dict())}
         if probe:
-            parts["probe"] = self._probe()
-        return (record or self.describe()).model_dump(by_alias=True), parts
+            parts["probe"] = self._probe(is_rebuilt=record.classifier.architecture is not None)
+        return record.model_dump(by_alias=True), parts
 
     def describe(self) -> ModelRecord:
         """What has to be stored, besides tensors, to rebuild the model. Looks for a name that builds its encoder."""
@@ -106,20 +111,22 @@ class EncoderModel(nn.Module, ABC):
             raise SaveError(f"model.classes has {len(self.classes)} names; expected one for each of {outputs} classes")
         architecture = describe(self.encoder, self.origin.layer, self.origin.num_classes, self.origin.image_shape[0])
         kind = type(self.encoder)
-        return ModelRecord(
-            classifier=ClassifierRecord.model_validate(
-                {
-                    "architecture": architecture,
-                    "class": f"{kind.__module__}.{kind.__qualname__}",
-                    **asdict(self.origin),
-                }
-            ),
-            layer=self.layer_settings(),
-            classes=None if self.classes is None else tuple(map(str, self.classes)),
-            transform=self.transform,
-            frozen=tuple(name for name, parameter in self.named_parameters() if not parameter.requires_grad),
-            state_versions=_versions(self.state_dict()),
-        )
+        stored = {
+            "classifier": {
+                "architecture": architecture,
+                "class": f"{kind.__module__}.{kind.__qualname__}",
+                **asdict(self.origin),
+            },
+            "layer": self.layer_settings(),
+            "classes": None if self.classes is None else tuple(map(str, self.classes)),
+            "transform": self.transform,
+            "frozen": tuple(name for name, parameter in self.named_parameters() if not parameter.requires_grad),
+            "state_versions": _versions(self.state_dict()),
+        }
+        try:
+            return ModelRecord.model_validate(stored)
+        except ValidationError as error:
+            raise SaveError(f"the model cannot be saved: {validation.describe(error)}") from error
 
     @abstractmethod
     def layer_settings(self) -> dict[str, Any]:
@@ -137,13 +144,22 @@ class EncoderModel(nn.Module, ABC):
     def _probe_pass(self, probe: dict[str, Tensor]) -> Tensor:
         """The logits (B, C) of the probe's images, with its memory if there is one."""
 
-    def _probe(self) -> dict[str, Tensor]:
+    def _probe(self, is_rebuilt: bool) -> dict[str, Tensor]:
+        """Images with their logits. is_rebuilt: whether loading rebuilds the network, and bounds what it computes."""
         generator = torch.Generator().manual_seed(0)
         shapes = {"images": (2, *self.origin.image_shape), "memory": (3, *self.origin.image_shape)}
         probe = {name: torch.randn(shape, generator=generator).to(self.reference) for name, shape in shapes.items()}
-        logits = self.probe_logits(probe)
+        try:
+            with PassLimit(seconds=math.inf) if is_rebuilt else nullcontext():
+                logits = self.probe_logits(probe)
+        except LoadError as error:
+            raise SaveError(f"the model could not be loaded again ({error}); use smaller images") from error
         check_logits(logits)  # such a model could not be loaded
         return {**probe, "logits": logits}
+
+    def _encode_each(self, images: Tensor) -> Tensor:
+        """As `encode`, one image at a time, so that large images take little memory."""
+        return torch.cat([self.encode(image) for image in torch.split(images, 1)])
 
     def _encode(self, images: Tensor, name: str) -> Tensor:
         """(N, channels, H, W) -> (N, D), or (B, M, channels, H, W) -> (B, M, D)"""

@@ -138,7 +138,7 @@ class MemoryClassifier(EncoderModel, ExplainableModel):
         return self.layer.settings()
 
     def _probe_pass(self, probe: dict[str, Tensor]) -> Tensor:
-        return self.read(probe["images"], probe["memory"]).logits
+        return self.layer.read(self._encode_each(probe["images"]), self._encode_each(probe["memory"])).logits
 
     def _forward_halves(self, images: Tensor, memory: str) -> Tensor:
         """Encode each half apart, so that batch normalisation does not mix inputs with their memory.

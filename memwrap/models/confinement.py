@@ -154,13 +154,19 @@ def _elements_before(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     largest = math.prod(max(1, factor) for factor in (*sizes, *numbers))
     if largest <= _SMALL:
         return None
+    result = run_without_memory(func, args, kwargs)
+    return int(min(largest, sys.maxsize)) if result is None else _count(result)
+
+
+def run_without_memory(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What an operation gives, with shapes alone; None if it needs values, or makes no sense."""
     args, kwargs = tree_map_only(Tensor, lambda tensor: tensor.to("meta"), (args, kwargs))
     if any(argument.name == "device" for argument in func._schema.arguments):
         kwargs["device"] = torch.device("meta")
     try:
-        return _count(func(*args, **kwargs))  # on tensors without memory
-    except (NotImplementedError, RuntimeError):  # it needs values, or makes no sense
-        return int(min(largest, sys.maxsize))
+        return func(*args, **kwargs)
+    except (NotImplementedError, RuntimeError):
+        return None
 
 
 @cache

@@ -16,7 +16,7 @@ from memwrap.models.base import Origin
 from memwrap.models.classifier import MemoryClassifier
 from memwrap.models.confinement import limit_size
 from memwrap.models.memory_check import TOLERANCES, check_memory, draw_rows
-from memwrap.models.pass_limit import limit_pass
+from memwrap.models.pass_limit import PassLimit
 from memwrap.models.record import ModelRecord
 from memwrap.models.standard import StandardClassifier
 from memwrap.models.surgery.modules import remove_layer
@@ -94,18 +94,20 @@ def unpack(
         _load_weights(model, parts["weights"], record.state_versions)
         for name in record.frozen:
             model.get_parameter(name).requires_grad_(False)
+        # A network that a file describes is run within bounds. One that was given is trusted.
+        limited = PassLimit(parts.elements("weights")) if given is None else nullcontext()
         # Checkpoints within a training have none: there, hashes and shapes have to do.
         if "probe" in parts or "optimizer" not in parts:
-            _verify(model, parts["probe"], given)
+            _verify(model, parts["probe"], limited)
         if record.classes and len(record.classes) != (outputs := model.layer_settings()["num_classes"]):
             raise LoadError(f"there are {len(record.classes)} class names for {outputs} classes")
         model.classes, model.transform = record.classes, record.transform
         if isinstance(model, MemoryClassifier) and "memory" in parts:
             memory = RememberedMemory(**parts["memory"])
             model.restore(memory)
-            with _limited(given):
+            with limited:
                 check_memory(model, draw_rows(memory), chunk_size=1)
-        _check_transform(model, given)
+        _check_transform(model, limited)
     except LoadError as error:
         raise LoadError(f"{path}: {error}") from error
     except (KeyError, TypeError, AttributeError, RuntimeError, MemwrapError) as error:
@@ -141,19 +143,14 @@ def _check_sizes(model: Model, parts: checkpoint.StoredParts) -> None:
             raise LoadError(f"the {part} hold {found} numbers; expected {expected} at most, by the classifier; {_GIVE}")
 
 
-def _limited(given: nn.Module | None) -> AbstractContextManager[None]:
-    """Around a pass: the bounds for a network that a file describes. One that was given is trusted."""
-    return limit_pass() if given is None else nullcontext()
-
-
-def _check_transform(model: Model, given: nn.Module | None) -> None:
+def _check_transform(model: Model, limited: AbstractContextManager[object]) -> None:
     """Refuse images of a size that the model cannot take, or takes gigabytes for."""
     if model.transform is None or model.transform.shape == model.origin.image_shape:
         return
     memory = model.remembered if isinstance(model, MemoryClassifier) else None
     if memory is not None and tuple(memory.images.shape[1:]) == model.transform.shape:
         return  # encoded before
-    with _limited(given), evaluation_mode(model):
+    with limited, evaluation_mode(model):
         model.encode(model.reference.new_zeros(1, *model.transform.shape))
 
 
@@ -180,13 +177,13 @@ def _match_dtypes(model: Model, weights: dict[str, Tensor]) -> None:
             tensor.data = tensor.data.to(weights[name].dtype)
 
 
-def _verify(model: Model, probe: dict[str, Tensor], given: nn.Module | None) -> None:
+def _verify(model: Model, probe: dict[str, Tensor], limited: AbstractContextManager[object]) -> None:
     """Check that the model computes the stored logits of the stored images."""
     expected = probe["logits"]
     if expected.numel() == 0 or not expected.is_floating_point() or not expected.isfinite().all():
         raise LoadError("the stored logits of the probe are empty or not finite: the saved model is damaged")
     try:
-        with _limited(given):
+        with limited:
             logits = model.probe_logits(probe)
     except LoadError:
         raise

@@ -1,22 +1,22 @@
-"""A forward pass of a stranger's model within bounds on memory and time, each operation measured before it is done."""
+"""Forward passes of a stranger's model within bounds on memory and time, each operation measured before it is done."""
 
 import math
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from memwrap.errors import LoadError
+from memwrap.models.confinement import run_without_memory
 
 MOST_RESULT = 2**27  # numbers that one operation gives
 MOST_WORK = 2**37  # floating-point operations of one operation on tensors
-MOST_SECONDS = 30.0  # of the CPU, for one pass
+MOST_SECONDS = 30.0  # of the CPU, for all passes
+WEIGHTS_A_SECOND = 5_000_000  # for which there is a second more
 
 # Operations that give no more numbers than they take, though they take whole numbers, too.
 _NOT_LARGER = frozenset(
@@ -24,21 +24,21 @@ _NOT_LARGER = frozenset(
 )
 # Operations that repeat numbers, as indices say.
 _REPEATING = frozenset({"index", "_unsafe_index", "index_select", "embedding", "take", "repeat_interleave"})
+_UNBOUNDED = frozenset({"repeat_interleave"})  # if it takes the numbers from a tensor
 _PRODUCTS = {"mm": 0, "addmm": 1}  # and the place of their first matrix among the arguments
 _ELEMENTWISE = 8  # floating-point operations for a number of a result, where there is no formula
 
 
-@contextmanager
-def limit_pass() -> Iterator[None]:
-    """Refuse a pass that takes gigabytes or minutes: a LoadError."""
-    with _LimitedPass():
-        yield
+class PassLimit(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Refuses passes that take gigabytes or minutes: a LoadError. May be entered again; the time is that of all passes.
 
+    weights: the number of the model's weights. seconds: by None, as long as so many weights justify.
+    """
 
-class _LimitedPass(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    def __init__(self) -> None:
+    def __init__(self, weights: int = 0, seconds: float | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.end = time.thread_time() + MOST_SECONDS
+        self.seconds = MOST_SECONDS + weights / WEIGHTS_A_SECOND if seconds is None else seconds
+        self.end = time.thread_time() + self.seconds
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -55,25 +55,23 @@ class _LimitedPass(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if work > MOST_WORK:
                 raise LoadError(f"the model takes {work} operations in one step; allowed are {MOST_WORK}")
         if time.thread_time() > self.end:
-            raise LoadError(f"the model takes more than {MOST_SECONDS:g} seconds for a few images, the most allowed")
+            raise LoadError(f"the model takes more than {self.seconds:.0f} seconds for a few images, the most allowed")
         return func(*args, **kwargs)
 
 
 def _cost(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int]:
     """How many numbers an operation gives, and how many floating-point operations it takes, by shapes alone."""
-    elements = _known_elements(func, args, kwargs)
+    elements, name = _known_elements(func, args, kwargs), func._overloadpacket.__name__
     if elements is not None:
         return elements, _ELEMENTWISE * elements
-    if func._overloadpacket.__name__ in _PRODUCTS:
-        left, right = args[_PRODUCTS[func._overloadpacket.__name__] :][:2]
+    if name in _PRODUCTS:
+        left, right = args[_PRODUCTS[name] :][:2]
         elements = left.shape[0] * right.shape[1]
         return elements, 2 * elements * left.shape[1]
-    args, kwargs = tree_map_only(Tensor, lambda tensor: tensor.to("meta"), (args, kwargs))
-    if any(argument.name == "device" for argument in func._schema.arguments):
-        kwargs["device"] = torch.device("meta")
-    try:
-        result = func(*args, **kwargs)
-    except (NotImplementedError, RuntimeError):  # it needs values, as the few do that give one number
+    result = run_without_memory(func, args, kwargs)
+    if result is None:  # it needs values
+        if name in _UNBOUNDED:
+            raise LoadError(f"the model uses {name}, whose result may be of any size")
         return 0, 0
     elements = sum(tensor.numel() for tensor in _tensors(result))
     formula = flop_registry.get(func._overloadpacket)

@@ -33,5 +33,5 @@ class StandardClassifier(EncoderModel):
         }
 
     def _probe_pass(self, probe: dict[str, Tensor]) -> Tensor:
-        logits: Tensor = self(probe["images"])
+        logits: Tensor = self.layer(self._encode_each(probe["images"]))
         return logits

@@ -12,7 +12,9 @@ from memwrap.encoders.arguments import check_words
 _LEFT_OUT = ("_name_or_path", "_commit_hash", "architectures", "dtype", "torch_dtype", "transformers_version")
 
 # Settings by which the library loads more than its own code, or another model.
-_FETCHING = re.compile(r"implementation|quantization|backbone|timm|model_args|auto_map|remote_code|name_or_path|checkpoint_path")
+_FETCHING = re.compile(
+    r"implementation|quantization|backbone|timm|model_args|auto_map|remote_code|name_or_path|checkpoint_path"
+)
 
 _LABELS = ("id2label", "label2id")
 

@@ -16,7 +16,7 @@ from torch.testing import assert_close
 import memwrap
 from memwrap.errors import LoadError
 from memwrap.models import pass_limit
-from memwrap.models.pass_limit import limit_pass
+from memwrap.models.pass_limit import PassLimit
 from tests.sealing import edit
 
 
@@ -39,7 +39,7 @@ def attend(tokens: int) -> torch.Tensor:
 )
 def test_an_operation_that_takes_too_much_is_not_done(act: object) -> None:
     started = time.thread_time()
-    with torch.no_grad(), limit_pass(), pytest.raises(LoadError, match="allowed are"):
+    with torch.no_grad(), PassLimit(), pytest.raises(LoadError, match="allowed are"):
         act()  # type: ignore[operator]
     assert time.thread_time() - started < 5
 
@@ -47,7 +47,7 @@ def test_an_operation_that_takes_too_much_is_not_done(act: object) -> None:
 def test_a_pass_of_many_small_operations_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pass_limit, "MOST_SECONDS", 0.2)
     numbers = torch.zeros(1000)
-    with limit_pass(), pytest.raises(LoadError, match="seconds"):
+    with PassLimit(), pytest.raises(LoadError, match="seconds"):
         sum(itertools.repeat(numbers))
 
 
@@ -56,7 +56,7 @@ def test_an_honest_pass_gives_the_same() -> None:
     images = torch.randn(4, 3, 8, 8)
     with torch.no_grad():
         expected = encoder(images)
-        with limit_pass():
+        with PassLimit():
             assert_close(encoder(images), expected, rtol=0, atol=0)
 
 
