@@ -5,10 +5,13 @@ from typing import Any
 
 MAX_NUMBER = 2**20  # of any number, as in sizes and counts
 MAX_LISTED = 2**14  # of the whole numbers in lists, as in the sizes and depths of stages
+MAX_SIDE = 2**12  # of the sides of images and windows, whose pixels some networks list in Python
 MAX_LIST = 1024  # numbers in one list, those of lists in it included
 MAX_VALUES = 2**18  # in all, most of them names of classes
 MAX_TEXT = 1024  # characters
 MAX_DEPTH = 6  # of lists and objects in each other
+
+_SIDE = re.compile(r"(image|img|input|window|kernel|patch|pool).*size|resolution")
 
 # Words, as of a layer or an activation: no paths, no addresses.
 _WORD = re.compile(r"[\w .,+-]*")
@@ -52,8 +55,9 @@ def _check_value(name: str, value: Any, depth: int, left: list[int]) -> None:
     elif isinstance(value, str):
         _check_text(name, value)
     elif isinstance(value, int | float):
-        if not abs(value) <= MAX_NUMBER:  # NaN, too
-            raise ValueError(f"{name} is {str(value)[:24]}; allowed are numbers up to {MAX_NUMBER}")
+        most = MAX_SIDE if _SIDE.search(name) else MAX_NUMBER
+        if not abs(value) <= most:  # NaN, too
+            raise ValueError(f"{name} is {str(value)[:24]}; allowed are numbers up to {most}")
     elif value is not None:
         raise ValueError(f"{name} is a {type(value).__name__}; expected a number, text, list or object")
 

@@ -1,11 +1,15 @@
 """Build a network from a stranger's description: nothing but arithmetic, and no more of it than its weights need."""
 
+import ctypes
 import math
+import mmap
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,6 +27,10 @@ ELEMENTS_PER_WEIGHT = 3
 # Of all networks of timm and torchvision, none has more than 2,600 modules or takes more than 102,000 operations.
 MAX_MODULES = 20_000
 MAX_OPERATIONS = 300_000
+# For what Python computes, which no count of tensors sees.
+MAX_SECONDS = 20.0  # of the CPU
+WEIGHTS_A_SECOND = 5_000_000  # for which there is a second more
+SPARE_BYTES = 2**30  # besides those of the tensors
 
 # A result that cannot be larger than this is computed before it is counted.
 _SMALL = 2**12
@@ -100,10 +108,61 @@ def limit_size(saved_elements: int) -> Iterator[None]:
 
     hook = register_module_module_registration_hook(count)
     try:
-        with _Limited(limit):
+        with _Limited(limit), _Watch(MAX_SECONDS + saved_elements / WEIGHTS_A_SECOND, 4 * limit + SPARE_BYTES):
             yield
     finally:
         hook.remove()
+
+
+class _TakesTooMuch(LoadError):
+    """Raised in the middle of other code, which gives it no message."""
+
+    def __init__(self) -> None:
+        super().__init__("building the classifier takes more time or memory than its saved weights justify")
+
+
+class _Watch:
+    """Interrupts this thread by an error when it has computed for so many seconds, or the process has grown so much.
+
+    Native code is interrupted only when it returns to Python; the tensors that it makes are counted before.
+    """
+
+    def __init__(self, seconds: float, growth: int) -> None:
+        self.thread, self.done = threading.get_ident(), threading.Event()
+        self.end, self.largest = self._seconds() + seconds, _resident_bytes() + growth
+        self.watching = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> None:
+        self.watching.start()
+
+    def __exit__(self, *error: object) -> None:
+        self.done.set()
+        self.watching.join()
+        self._interrupt(None)  # if it has not been raised yet, it is too late
+
+    def _watch(self) -> None:
+        while not self.done.wait(0.02):
+            if self._seconds() > self.end or _resident_bytes() > self.largest:
+                self._interrupt(_TakesTooMuch)
+                self.done.wait(1)  # again, if the code has caught it
+
+    def _interrupt(self, error: type[Exception] | None) -> None:
+        raised = None if error is None else ctypes.py_object(error)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.thread), raised)
+
+    def _seconds(self) -> float:
+        """Of the CPU in that thread, where the system tells."""
+        if not hasattr(time, "pthread_getcpuclockid"):
+            return time.monotonic()
+        return time.clock_gettime(time.pthread_getcpuclockid(self.thread))
+
+
+def _resident_bytes() -> int:
+    """Memory that this process has; 0 where the system does not tell."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+    except OSError:
+        return 0
 
 
 class _Limited(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -11,12 +11,11 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from memwrap.errors import LoadError
-from memwrap.models.confinement import run_without_memory
+from memwrap.models.confinement import WEIGHTS_A_SECOND, run_without_memory
 
-MOST_RESULT = 2**27  # numbers that one operation gives
+MOST_BYTES = 2**29  # that one operation gives, or takes for itself
 MOST_WORK = 2**37  # floating-point operations of one operation on tensors
 MOST_SECONDS = 30.0  # of the CPU, for all passes
-WEIGHTS_A_SECOND = 5_000_000  # for which there is a second more
 
 # Operations that give no more numbers than they take, though they take whole numbers, too.
 _NOT_LARGER = frozenset(
@@ -24,6 +23,7 @@ _NOT_LARGER = frozenset(
 )
 # Operations that repeat numbers, as indices say.
 _REPEATING = frozenset({"index", "_unsafe_index", "index_select", "embedding", "take", "repeat_interleave"})
+_PAIRING = frozenset({"_cdist_forward", "_euclidean_dist"})  # every row with every other
 _UNBOUNDED = frozenset({"repeat_interleave"})  # if it takes the numbers from a tensor
 _PRODUCTS = {"mm": 0, "addmm": 1}  # and the place of their first matrix among the arguments
 _ELEMENTWISE = 8  # floating-point operations for a number of a result, where there is no formula
@@ -49,9 +49,9 @@ class PassLimit(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         kwargs = kwargs or {}
         if not any(result.alias_info is not None for result in func._schema.returns):  # views take nothing
-            elements, work = _cost(func, args, kwargs)
-            if elements > MOST_RESULT:
-                raise LoadError(f"the model computes {elements} numbers at once; allowed are {MOST_RESULT}")
+            taken, work = _cost(func, args, kwargs)
+            if taken > MOST_BYTES:
+                raise LoadError(f"the model takes {taken} bytes in one step; allowed are {MOST_BYTES}")
             if work > MOST_WORK:
                 raise LoadError(f"the model takes {work} operations in one step; allowed are {MOST_WORK}")
         if time.thread_time() > self.end:
@@ -60,22 +60,43 @@ class PassLimit(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _cost(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int]:
-    """How many numbers an operation gives, and how many floating-point operations it takes, by shapes alone."""
+    """How many bytes an operation takes, and how many floating-point operations, by shapes alone."""
     elements, name = _known_elements(func, args, kwargs), func._overloadpacket.__name__
+    size = max((tensor.element_size() for tensor in _tensors((args, kwargs))), default=8)
     if elements is not None:
-        return elements, _ELEMENTWISE * elements
+        return size * elements, _ELEMENTWISE * elements
     if name in _PRODUCTS:
         left, right = args[_PRODUCTS[name] :][:2]
         elements = left.shape[0] * right.shape[1]
-        return elements, 2 * elements * left.shape[1]
+        return size * elements, 2 * elements * left.shape[1]
     result = run_without_memory(func, args, kwargs)
     if result is None:  # it needs values
         if name in _UNBOUNDED:
             raise LoadError(f"the model uses {name}, whose result may be of any size")
         return 0, 0
     elements = sum(tensor.numel() for tensor in _tensors(result))
+    taken = sum(tensor.numel() * tensor.element_size() for tensor in _tensors(result))
+    if name == "convolution" and args[0].dtype != torch.float32:
+        taken = max(taken, size * _unfolded(args[0], args[1], result))
     formula = flop_registry.get(func._overloadpacket)
-    return elements, formula(*args, **kwargs, out_val=result) if formula else _ELEMENTWISE * elements
+    if formula is not None:
+        return taken, formula(*args, **kwargs, out_val=result)
+    return taken, elements * max(_ELEMENTWISE, _window(func, args, kwargs))
+
+
+def _unfolded(images: Tensor, weight: Tensor, result: Tensor) -> int:
+    """Numbers that a convolution takes for itself where torch has no kernel of its own for it: a copy for each place
+    of the filter."""
+    return math.prod(weight.shape[1:]) * max(math.prod(images.shape[2:]), math.prod(result.shape[2:]))
+
+
+def _window(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """How many numbers a pooling looks at for one of its result; 1 for other operations."""
+    named = dict(zip((argument.name for argument in func._schema.arguments), args, strict=False)) | kwargs
+    sides = named.get("kernel_size", 1)
+    dimensions = func._overloadpacket.__name__.partition("pool")[2][:1]
+    sides = [sides] if isinstance(sides, int) else list(sides)
+    return int(math.prod(sides * int(dimensions) if len(sides) == 1 and dimensions.isdigit() else sides))
 
 
 def _known_elements(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
@@ -87,7 +108,7 @@ def _known_elements(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     if torch.Tag.pointwise in func.tags:
         return math.prod(torch.broadcast_shapes(*(tensor.shape for tensor in tensors)))  # type: ignore[no-untyped-call]
     numbers = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, int) and abs(leaf) > 1]
-    if name not in _NOT_LARGER and (numbers or name in _REPEATING or func._overloadpacket in flop_registry):
+    if name not in _NOT_LARGER and (numbers or name in _REPEATING | _PAIRING or func._overloadpacket in flop_registry):
         return None
     return sum(tensor.numel() for tensor in tensors)
 

@@ -296,6 +296,8 @@ LARGE: dict[str, tuple[str, str, dict[str, Any]]] = {
     "a list": ("transformers", "SwinForImageClassification", {"depths": [1] * 10**5}),
     "a list of stages": ("transformers", "ResNetForImageClassification", {"hidden_sizes": [2**14] * 4}),
     "not finite": ("transformers", "ViTForImageClassification", {**VIT, "layer_norm_eps": float("inf")}),
+    # All pairs of places of an image, listed by Python.
+    "places": ("transformers", "LevitForImageClassification", {"image_size": 2**20}),
 }
 
 
@@ -306,6 +308,51 @@ def test_a_network_larger_than_its_weights_is_refused_before_memory_is_taken(cas
     check_refused(folder)
     assert peak() - before < LARGEST_GROWTH
     assert time.monotonic() - start < 60
+
+
+def test_a_network_that_python_builds_for_minutes_is_interrupted(folder: Path) -> None:
+    """By 5 million pairs of places, which are no tensors."""
+    describe_as(folder, "transformers", "LevitForImageClassification", {"image_size": 2400})
+    before, start = peak(), time.thread_time()
+    check_refused(folder)
+    assert peak() - before < 2**31
+    assert time.thread_time() - start < 40
+
+
+def run_long(seconds: float) -> int:
+    """Pure Python, which catches what interrupts it."""
+    caught, end = 0, time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            sum(number for number in range(10**4))
+        except LoadError:
+            caught += 1
+    return caught
+
+
+def test_only_what_takes_too_long_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    from memwrap.models import confinement
+
+    monkeypatch.setattr(confinement, "MAX_SECONDS", 0.5)
+    for _ in range(20):
+        with confinement.limit_size(0):
+            run_long(0.005)
+    with confinement.limit_size(10 * confinement.WEIGHTS_A_SECOND):
+        assert run_long(1) == 0
+    with confinement.limit_size(0):
+        assert run_long(4) >= 2
+    assert run_long(1) == 0  # not interrupted afterwards
+
+
+def test_python_objects_that_fill_the_memory_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from memwrap.models import confinement
+
+    monkeypatch.setattr(confinement, "SPARE_ELEMENTS", 0)
+    monkeypatch.setattr(confinement, "SPARE_BYTES", 2**27)
+    before = peak()
+    with confinement.limit_size(0), pytest.raises(LoadError):
+        [[number] for number in range(10**8)]
+    assert peak() - before < 2**29
 
 
 def test_many_modules_without_weights_are_refused() -> None:
