@@ -7,11 +7,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from memwrap.errors import InputError, NoMemoryError, StaleMemoryError, brief
+from memwrap.errors import InputError, LoadError, NoMemoryError, SaveError, StaleMemoryError, brief
 from memwrap.explain.ablation import Ablation
 from memwrap.explain.explanation import Explanation, explain
 from memwrap.explain.model import ExplainableModel
 from memwrap.models.base import EncoderModel, Origin
+from memwrap.models.memory_check import check_memory, draw_rows
 from memwrap.models.record import ModelRecord
 from memwrap.nn.checks import check_images, check_keep, check_labels, check_memory_images, check_sizes
 from memwrap.nn.layer import BATCH, MemoryWrap, Reading, first_half
@@ -131,7 +132,16 @@ class MemoryClassifier(EncoderModel, ExplainableModel):
         """What `save` stores: settings (JSON values) and tensors, with the remembered memory."""
         self._check_fresh()
         settings, parts = super().pack(record, probe)
-        return settings, parts if self.remembered is None else {**parts, "memory": self.remembered.tensors()}
+        if self.remembered is None:
+            return settings, parts
+        try:
+            check_memory(self, draw_rows(self.remembered))
+        except LoadError as error:
+            raise SaveError(
+                "the model could not be loaded again, as it encodes an image differently together with others than "
+                f"alone: does it normalise over the batch in evaluation mode? ({error})"
+            ) from error
+        return settings, {**parts, "memory": self.remembered.tensors()}
 
     def layer_settings(self) -> dict[str, Any]:
         """The arguments that build such a layer."""

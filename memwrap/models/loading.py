@@ -106,7 +106,7 @@ def unpack(
             memory = RememberedMemory(**parts["memory"])
             model.restore(memory)
             with limited:
-                check_memory(model, draw_rows(memory), chunk_size=1)
+                check_memory(model, draw_rows(memory))
         _check_transform(model, limited)
     except LoadError as error:
         raise LoadError(f"{path}: {error}") from error

@@ -1,13 +1,17 @@
 """Whether a stored memory is what the model makes of its images: encodings and predictions computed again."""
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
 from memwrap.errors import LoadError
-from memwrap.models.classifier import CHUNK_SIZE, MemoryClassifier
 from memwrap.nn.memory import RememberedMemory
 from memwrap.nn.modes import evaluation_mode
 from memwrap.nn.precision import exact_convolutions, exact_products
+
+if TYPE_CHECKING:
+    from memwrap.models.classifier import MemoryClassifier
 
 SAMPLED = 4  # images of a memory that are encoded again when a model is loaded
 
@@ -25,7 +29,7 @@ def draw_rows(memory: RememberedMemory) -> Tensor:
     return torch.randperm(len(memory), generator=generator)[:SAMPLED].to(memory.labels.device)
 
 
-def check_memory(model: MemoryClassifier, rows: Tensor, chunk_size: int = CHUNK_SIZE) -> None:
+def check_memory(model: "MemoryClassifier", rows: Tensor, chunk_size: int = 1) -> None:
     """A LoadError unless the model gives the stored encodings and predictions of these samples (n,) of its memory."""
     memory = model.remembered
     assert memory is not None

@@ -7,7 +7,7 @@ import torch
 
 from memwrap.data import DataSet
 from memwrap.errors import LoadError, MemwrapError, RunError
-from memwrap.models.classifier import MemoryClassifier
+from memwrap.models.classifier import CHUNK_SIZE, MemoryClassifier
 from memwrap.models.loading import Model
 from memwrap.models.memory_check import check_memory
 from memwrap.report.create import memory_hash, model_hash
@@ -98,7 +98,7 @@ def _check_root(folder: SavedModel, expect: str | None) -> tuple[State, str]:
 
 def _check_memory(model: MemoryClassifier, count: int) -> tuple[State, str]:
     try:
-        check_memory(model, torch.arange(count, device=model.reference.device))
+        check_memory(model, torch.arange(count, device=model.reference.device), CHUNK_SIZE)
     except MemwrapError as error:
         return "wrong", str(error)
     return "right", f"the model gives the stored encodings and predictions of all {count} images"

@@ -179,6 +179,24 @@ def test_a_model_that_predicts_nan_is_not_saved_over_a_good_one(model: MemoryCla
     memwrap.load(tmp_path)
 
 
+def test_a_model_that_encodes_by_the_batch_is_not_saved_over_a_good_one(tmp_path: Path) -> None:
+    """Its memory could not be told from a changed one."""
+    layers = (nn.BatchNorm2d(3, track_running_stats=False), nn.Flatten(), nn.Linear(12, 4))
+    model = memwrap.wrap(nn.Sequential(*layers), example=torch.randn(2, 3, 2, 2)).eval()
+    model.save(tmp_path)
+    before = (tmp_path / "model.json").read_bytes()
+    model.remember(torch.randn(6, 3, 2, 2), [0, 1, 2, 3, 0, 1])
+    with pytest.raises(SaveError):
+        model.save(tmp_path)
+    assert (tmp_path / "model.json").read_bytes() == before
+
+
+def test_names_that_could_not_be_loaded_are_not_saved(model: MemoryClassifier, tmp_path: Path) -> None:
+    model.classes = ("x" * 1500, "b", "c", "d")
+    with pytest.raises(SaveError, match="1500"):
+        model.save(tmp_path)
+
+
 def test_state_that_is_no_tensor_cannot_be_saved(tmp_path: Path) -> None:
     class Stateful(networks.Plain):
         def get_extra_state(self) -> object:
