@@ -239,6 +239,8 @@ def _change_architecture(draw: Random, file: Path, genuine: Genuine) -> str:
             ("transformers", "ViTForImageClassification", {"hidden_size": huge, "num_hidden_layers": huge}),
             ("transformers", "ViTForImageClassification", {"_name_or_path": bait, "auto_map": {"AutoModel": "x--y.Z"}}),
             ("transformers", "ViTForImageClassification", {"image_size": huge}),
+            ("transformers", "LevitForImageClassification", {"image_size": draw.choice((600, 2400, 4096, huge))}),
+            ("transformers", "PoolFormerForImageClassification", {"pool_size": draw.choice((3, 801, 4095))}),
             ("transformers", "DetrForImageClassification", {"backbone": "resnet50", "use_pretrained_backbone": True}),
             ("transformers", "UperNetForImageClassification", {"backbone_config": {"model_type": "bit"}}),
             ("transformers", "BeitForImageClassification", {"quantization_config": {"load_in_8bit": True}}),
