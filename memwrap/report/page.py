@@ -8,19 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
-from pydantic_core import from_json
 
 from memwrap.errors import DataError
 from memwrap.explain.sentences import image_name, percent, points
 from memwrap.report.pictures import scale_colours
 from memwrap.report.record import DEMO_TITLE, FORMAT, FORMAT_VERSION, MOST_LISTED, ReportRecord, title_of
 from memwrap.storage.files import read_file
+from memwrap.storage.validation import parse_json, too_large
 from memwrap.version import __version__
 from memwrap.visible import visible_name
 
-# A report that is larger, or holds more values, takes gigabytes to read.
 LARGEST_FILE = 1 << 26  # bytes
-MOST_GROUPS, MOST_VALUES = 500_000, 8_000_000  # objects and lists in a record; values in all of them
 SCALE_STEPS = 9  # colours between which a browser mixes
 LEAST_SHOWN = 0.0005  # of probability: a second class with less would show as 0.0 %
 
@@ -50,10 +48,10 @@ def page_content(record: ReportRecord) -> bytes:
     """The content of a report's file; a DataError if it is larger than `verify` reads."""
     page = render(record)
     content = page.encode()
-    reason = f"it has {len(content):,} bytes" if len(content) > LARGEST_FILE else None
-    if reason := reason or _too_large(page[page.rindex("<script type=") :]):
+    reason = f"has {len(content):,} bytes" if len(content) > LARGEST_FILE else None
+    if reason := reason or too_large(page[page.rindex("<script type=") :]):
         raise DataError(
-            f"the report is too large: {reason}, expected at most {LARGEST_FILE:,} bytes; explain fewer images, or "
+            f"the report is too large: it {reason}, expected at most {LARGEST_FILE:,} bytes; explain fewer images, or "
             "show fewer memory images for each"
         )
     return content
@@ -78,13 +76,10 @@ def read_record(page: str) -> ReportRecord:
                 "version that is named at its end, or make the report again"
             )
         raise _damaged("it has no record")
-    text = found[1]
-    if reason := _too_large(text):
-        raise _damaged(reason)
     try:
-        stored = from_json(text, allow_inf_nan=False)
-    except ValueError as error:
-        raise _damaged(f"its record is not JSON ({error})") from error
+        stored = parse_json(found[1])
+    except (ValueError, RecursionError) as error:
+        raise _damaged(f"its record cannot be read ({error})") from error
     if not isinstance(stored, dict):
         raise _damaged(f"its record is a {type(stored).__name__}; expected an object")
     _check_format(stored)
@@ -92,13 +87,6 @@ def read_record(page: str) -> ReportRecord:
         return ReportRecord.model_validate({**stored, "pictures": dict(_PICTURE.findall(page))})
     except ValidationError as error:
         raise _damaged(f"its record is not valid: {_first_error(error)}") from error
-
-
-def _too_large(record: str) -> str | None:
-    """Why the JSON of a record takes too much memory to read."""
-    if record.count("{") + record.count("[") > MOST_GROUPS or record.count(",") > MOST_VALUES:
-        return f"its record has more than {MOST_GROUPS:,} objects and lists, or {MOST_VALUES:,} values"
-    return None
 
 
 def _check_format(stored: dict[str, Any]) -> None:

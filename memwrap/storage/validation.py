@@ -10,7 +10,8 @@ from memwrap.errors import MemwrapError
 from memwrap.storage.files import read_file
 from memwrap.version import __version__
 
-JSON_LIMIT = 32 << 20  # bytes; in memory, JSON may take twenty times as many
+JSON_LIMIT = 32 << 20  # bytes
+MOST_GROUPS, MOST_VALUES = 500_000, 8_000_000  # objects and lists in JSON; values in all of them
 
 
 class Record(BaseModel):
@@ -58,7 +59,7 @@ def _translate(value: Any, table: dict[int, int]) -> Any:
 def read_json(path: Path, error: type[MemwrapError]) -> dict[str, Any]:
     """The JSON object in a file; FileNotFoundError and NotADirectoryError are left to the caller."""
     try:
-        content = json.loads(read_file(path, JSON_LIMIT).decode())
+        content = parse_json(read_file(path, JSON_LIMIT).decode())
     except (FileNotFoundError, NotADirectoryError):
         raise
     except OSError as problem:
@@ -68,6 +69,20 @@ def read_json(path: Path, error: type[MemwrapError]) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise error(f"{path}: holds a {type(content).__name__}; expected a JSON object")
     return content
+
+
+def parse_json(text: str) -> Any:
+    """The content of JSON; a ValueError or RecursionError says why there is none."""
+    if reason := too_large(text):
+        raise ValueError(f"it {reason}")
+    return json.loads(text)
+
+
+def too_large(text: str) -> str | None:
+    """Why JSON takes too much memory to read: empty objects take thirty times as much as their text."""
+    if text.count("{") + text.count("[") > MOST_GROUPS or text.count(",") > MOST_VALUES:
+        return f"has more than {MOST_GROUPS:,} objects and lists, or {MOST_VALUES:,} values"
+    return None
 
 
 def check_format(path: Path, content: dict[str, Any], name: str, newest: int, error: type[MemwrapError]) -> None:
