@@ -1,6 +1,7 @@
 """Stored and sent data as pydantic models, and their validation errors as errors of memwrap."""
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -75,7 +76,16 @@ def parse_json(text: str) -> Any:
     """The content of JSON; a ValueError or RecursionError says why there is none."""
     if reason := too_large(text):
         raise ValueError(f"it {reason}")
-    return json.loads(text)
+    return json.loads(text, object_pairs_hook=_object)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose keys differ: of two values for one key, readers and hashes would see only the last."""
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        [(double, _)] = Counter(key for key, _ in pairs).most_common(1)
+        raise ValueError(f"{double[:40]!r} is given twice")
+    return content
 
 
 def too_large(text: str) -> str | None:

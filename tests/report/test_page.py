@@ -604,6 +604,11 @@ def test_a_damaged_record_is_reported_by_its_field(
 RECORD = '<script type="application/json" id="record">'
 
 
+def test_a_field_that_a_record_has_twice_is_an_error(reported: ReportWorld) -> None:
+    with pytest.raises(DataError, match="'title' is given twice"):
+        read_record(reported.page.replace(f"{RECORD}{{", f'{RECORD}{{"title": "another", ', 1))
+
+
 @pytest.mark.parametrize(
     "text",
     ["", "a letter", "<html></html>", "{}", f"{RECORD}{{}}</script>", f"{RECORD}[1</script>", f"{RECORD}NaN</script>",

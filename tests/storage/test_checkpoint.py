@@ -245,6 +245,14 @@ def test_an_edited_manifest_is_named(edit: dict[str, object], tmp_path: Path) ->
         checkpoint.read(tmp_path)
 
 
+def test_a_field_inserted_before_the_one_of_its_name_is_an_edit(tmp_path: Path) -> None:
+    write_with_document(tmp_path)
+    path = tmp_path / "model.json"
+    path.write_text(path.read_text().replace("{", '{"note": 2,', 1))
+    with pytest.raises(LoadError, match="'note' is given twice"):
+        checkpoint.read(tmp_path)
+
+
 def test_a_manifest_written_in_another_layout_is_the_same(tmp_path: Path) -> None:
     write_with_document(tmp_path)
     shuffled = dict(reversed(manifest(tmp_path).items()))

@@ -26,3 +26,9 @@ def test_json_of_too_many_values_is_refused_before_it_is_parsed(tmp_path: Path) 
     assert path.stat().st_size < JSON_LIMIT
     with pytest.raises(LoadError, match=f"{MOST_VALUES:,} values"):
         read_json(path, LoadError)
+
+
+@pytest.mark.parametrize("text", ['{"a": 1, "b": 2, "a": 1}', '{"x": [{"a": 1, "\\u0061": 2}]}'])
+def test_a_key_that_is_given_twice_is_refused(text: str, tmp_path: Path) -> None:
+    with pytest.raises(LoadError, match="'a' is given twice"):
+        read_json(file_with(tmp_path, text), LoadError)
