@@ -12,7 +12,7 @@ from memwrap.storage.files import read_file
 from memwrap.version import __version__
 
 JSON_LIMIT = 32 << 20  # bytes
-MOST_GROUPS, MOST_VALUES = 500_000, 8_000_000  # objects and lists in JSON; values in all of them
+MOST_GROUPS, MOST_VALUES = 500_000, 5_000_000  # objects and lists in JSON; values and keys in all of them
 
 
 class Record(BaseModel):
@@ -32,8 +32,8 @@ def parse(kind: type[_R], content: Any, error: type[MemwrapError], where: object
         text = json.dumps(content)
         if "\\ud" not in text:
             return kind.model_validate_json(text)
-        escaped = kind.model_validate_json(json.dumps(_translate(content, _TO_PRIVATE)))
-        restored: _R = _translate(escaped, _FROM_PRIVATE)
+        escaped = kind.model_validate_json(json.dumps(content, ensure_ascii=False).translate(_TO_PRIVATE))
+        restored: _R = _restore(escaped)
         return restored
     except (ValidationError, ValueError, TypeError, RecursionError) as problem:
         detail = describe(problem) if isinstance(problem, ValidationError) else str(problem)
@@ -44,16 +44,16 @@ _TO_PRIVATE = {code: 0x100000 + code for code in range(0xD800, 0xE000)}
 _FROM_PRIVATE = {private: code for code, private in _TO_PRIVATE.items()}
 
 
-def _translate(value: Any, table: dict[int, int]) -> Any:
-    """A value with the characters of all strings in it replaced."""
+def _restore(value: Any) -> Any:
+    """A value with the surrogates in all strings in it, again."""
     if isinstance(value, str):
-        return value.translate(table)
+        return value if value.isascii() else value.translate(_FROM_PRIVATE)
     if isinstance(value, list | tuple):
-        return type(value)(_translate(each, table) for each in value)
+        return type(value)(_restore(each) for each in value)
     if isinstance(value, dict):
-        return {_translate(key, table): _translate(each, table) for key, each in value.items()}
+        return {_restore(key): _restore(each) for key, each in value.items()}
     if isinstance(value, BaseModel):
-        return value.model_copy(update={name: _translate(each, table) for name, each in value})
+        return value.model_copy(update={name: _restore(each) for name, each in value})
     return value
 
 
@@ -90,8 +90,8 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def too_large(text: str) -> str | None:
     """Why JSON takes too much memory to read: empty objects take thirty times as much as their text."""
-    if text.count("{") + text.count("[") > MOST_GROUPS or text.count(",") > MOST_VALUES:
-        return f"has more than {MOST_GROUPS:,} objects and lists, or {MOST_VALUES:,} values"
+    if text.count("{") + text.count("[") > MOST_GROUPS or text.count(",") + text.count(":") > MOST_VALUES:
+        return f"has more than {MOST_GROUPS:,} objects and lists, or {MOST_VALUES:,} values and keys"
     return None
 
 
