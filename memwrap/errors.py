@@ -57,6 +57,12 @@ class MemwrapWarning(UserWarning):
     """Something that can be used, but not be relied on as it should."""
 
 
+def short(value: object) -> str:
+    """A value as Python writes it, for use within a message: the first 200 characters."""
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}..."
+
+
 def brief(error: BaseException) -> str:
     """The kind of an error and the first line of what it says, for use within another message."""
     lines = str(error).splitlines() or ["no message"]

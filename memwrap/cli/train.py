@@ -18,7 +18,7 @@ from memwrap.cli.signals import stop_on_signals
 from memwrap.cli.terminal import at_home, device_named, errors, print_json, warn
 from memwrap.data import PUBLISHED, DataSet
 from memwrap.encoders import TIMM, timm_config
-from memwrap.errors import DataError, DivergedError, RunError, SettingsError
+from memwrap.errors import DataError, DivergedError, RunError, SettingsError, short
 from memwrap.report.durations import duration
 from memwrap.runs.data import data_for, data_of
 from memwrap.runs.evaluation import evaluate_run
@@ -115,7 +115,7 @@ def chosen_settings(data: str, recipe: str | None, config: Path | None, flags: d
     in_file = {} if config is None else read_file(config)
     named = in_file.pop("recipe", None)
     if named is not None and not isinstance(named, str):
-        raise SettingsError(f"{config}: recipe is {named!r}; expected one of {', '.join(RECIPES)}")
+        raise SettingsError(f"{config}: recipe is {short(named)}; expected one of {', '.join(RECIPES)}")
     given = {**in_file, **flags}
     name = recipe or named or _recipe_for(data, given)
     # In one step: settings that belong together may come from both.

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from memwrap.errors import LoadError, RunError, SaveError
+from memwrap.errors import LoadError, RunError, SaveError, short
 from memwrap.models.classifier import MemoryClassifier
 from memwrap.models.loading import Model, unpack
 from memwrap.runs.record import RECORD, RunDescription, TrainingState, read_record
@@ -69,7 +69,7 @@ class SavedModel:
         if stored is None:
             return None
         if not isinstance(stored, dict):
-            raise RunError(f"{self.path / checkpoint.MANIFEST}: training is {stored!r}; expected an object")
+            raise RunError(f"{self.path / checkpoint.MANIFEST}: training is {short(stored)}; expected an object")
         return parse(TrainingState, stored, RunError, f"{self.path / checkpoint.MANIFEST}, training")
 
     def model(self, device: torch.device | str = "cpu") -> Model:

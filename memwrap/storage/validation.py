@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from memwrap.errors import MemwrapError
+from memwrap.errors import MemwrapError, short
 from memwrap.storage.files import read_file
 from memwrap.version import __version__
 
@@ -98,13 +98,13 @@ def too_large(text: str) -> str | None:
 def check_format(path: Path, content: dict[str, Any], name: str, newest: int, error: type[MemwrapError]) -> None:
     """Raise an error unless the content is of this format, in a version that can be read here."""
     if content.get("format") != name:
-        raise error(f"{path}: its field 'format' is {content.get('format')!r}; expected {name!r}")
+        raise error(f"{path}: its field 'format' is {short(content.get('format'))}; expected {name!r}")
     version = content.get("format_version")
     if type(version) is not int or version < 1:
-        raise error(f"{path}: has format version {version!r}; expected a number from 1: the file is damaged")
+        raise error(f"{path}: has format version {short(version)}; expected a number from 1: the file is damaged")
     if version > newest:
         raise error(
-            f"{path}: has format version {version}, written by memwrap {content.get('memwrap')}; memwrap "
+            f"{path}: has format version {version}, written by memwrap {str(content.get('memwrap'))[:40]}; memwrap "
             f"{__version__} reads up to version {newest}: install a newer memwrap"
         )
 
@@ -124,13 +124,12 @@ def describe(error: ValidationError) -> str:
                 return problem
             return f"{name} {problem}" if problem.startswith(("is ", "are ")) else f"{name}: {problem}"
     expected = first["msg"].removeprefix("Input should be ")
-    given = repr(first["input"])
-    return f"{name} is {given if len(given) <= 200 else given[:200] + '...'}; expected {expected}"
+    return f"{name} is {short(first['input'])}; expected {expected}"
 
 
 def _name(location: tuple[int | str, ...]) -> str:
     """("data", "warnings", 3) -> "data.warnings[3]" """
     name = ""
     for part in location:
-        name += f"[{part}]" if isinstance(part, int) else f".{part}" if name else part
+        name += f"[{part}]" if isinstance(part, int) else f".{part[:200]}" if name else part[:200]
     return name

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from memwrap.errors import SettingsError
+from memwrap.errors import SettingsError, short
 from memwrap.training.settings import AUGMENTATIONS, ResolvedSettings, Settings
 
 DEFAULT = "default"
@@ -52,7 +52,7 @@ RECIPES: dict[str, Settings] = {
 def recipe(name: str) -> Settings:
     """The settings of this name."""
     if name not in RECIPES:
-        raise SettingsError(f"there is no recipe {name!r}; expected one of {', '.join(RECIPES)}")
+        raise SettingsError(f"there is no recipe {short(name)}; expected one of {', '.join(RECIPES)}")
     return RECIPES[name]
 
 

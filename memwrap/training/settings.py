@@ -1,7 +1,6 @@
 """The settings of a run, each defined once: for command-line flags, YAML files, Python and the stored record."""
 
 import difflib
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -9,13 +8,13 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, BeforeValidator, Field, Strict, ValidationError, field_validator, model_validator
 
-from memwrap.errors import SettingsError, brief
+from memwrap.errors import SettingsError, brief, short
 from memwrap.storage import files as storage
-from memwrap.storage.validation import JSON_LIMIT, describe
+from memwrap.storage.validation import JSON_LIMIT, describe, parse_json
 
 Variant = Literal["memory_wrap", "only_memory", "standard"]
 Augmentation = Literal["flip", "shift", "affine", "colour", "erase", "none"]
-YAML_LIMIT = 1 << 16  # bytes; all settings take about a thousand
+SETTINGS_LIMIT = 1 << 16  # bytes; all settings take about a thousand
 DIGITS_LIMIT = 40  # of a whole number in YAML: Python does not even print the largest
 COUNT_LIMIT = 10**9  # of images and epochs
 RATE_LIMIT = 1e30  # of the learning rate: torch takes it, and says that the loss diverged
@@ -23,6 +22,7 @@ NUMBER_LIMIT = 2**20  # of other numbers: what a saved model may hold
 SIZE_LIMIT = 4096  # pixels: colour images of this size are what a saved model may take
 SEED_LIMIT = 2**64  # seeds are below
 LIST_LIMIT = 1024  # numbers in a list
+TEXT_LIMIT = 4096  # characters: no path is longer
 VARIANTS: tuple[str, ...] = get_args(Variant)
 AUGMENTATIONS: tuple[str, ...] = get_args(Augmentation)[:-1]
 
@@ -41,7 +41,7 @@ Int = Annotated[int, Strict()]
 # Not strict: YAML reads 1e-4 as text.
 Float = Annotated[float, BeforeValidator(_refuse_bool), Field(allow_inf_nan=False)]
 Count = Annotated[Int, Field(ge=1, le=COUNT_LIMIT)]
-Text = Annotated[str, Strict()]
+Text = Annotated[str, Strict(), Field(max_length=TEXT_LIMIT)]
 Flag = Annotated[bool, Strict()]
 _Listed = Annotated[float, Field(ge=-NUMBER_LIMIT, le=NUMBER_LIMIT), BeforeValidator(_refuse_bool)]
 Floats = Annotated[tuple[_Listed, ...], BeforeValidator(_as_list), Field(max_length=LIST_LIMIT)]
@@ -200,9 +200,9 @@ def with_changes(settings: Settings, changes: Mapping[str, Any], where: str) -> 
     known = list(Settings.model_fields)
     for name in changes:
         if name not in known:
-            close = difflib.get_close_matches(str(name), known, n=1)
+            close = difflib.get_close_matches(str(name)[:40], known, n=1)
             hint = f"did you mean {close[0]}? Known" if close else "known"
-            raise SettingsError(f"{where}: there is no setting {name!r}; {hint} are {', '.join(known)}")
+            raise SettingsError(f"{where}: there is no setting {short(name)}; {hint} are {', '.join(known)}")
     try:
         return settings.replace(**changes)
     except SettingsError as error:
@@ -231,9 +231,10 @@ def without_effect(settings: Settings, given: Iterable[str]) -> list[str]:
 def read_file(path: Path) -> dict[str, Any]:
     """The settings in a YAML file or a run's run.json, by name, and a recipe if it names one."""
     is_json = path.suffix == ".json"
+    limit = JSON_LIMIT if path.name == "run.json" else SETTINGS_LIMIT  # a run lists files that were left out
     try:
-        text = storage.read_file(path, JSON_LIMIT if is_json else YAML_LIMIT, follow_links=True).decode()
-        given = json.loads(text) if is_json else _load_yaml(text)
+        text = storage.read_file(path, limit, follow_links=True).decode()
+        given = parse_json(text) if is_json else _load_yaml(text)
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read ({error})") from error
     except Exception as error:  # PyYAML raises nearly anything on values that their tags do not fit

@@ -23,7 +23,7 @@ def test_json_of_too_many_groups_is_refused_before_it_is_parsed(group: str, tmp_
 
 @pytest.mark.parametrize("each", ["1", '"a":1'])
 def test_json_of_too_many_values_is_refused_before_it_is_parsed(each: str, tmp_path: Path) -> None:
-    path = file_with(tmp_path, f'{{"x": [{",".join([each] * MOST_VALUES)}]}}')
+    path = file_with(tmp_path, f'{{"x": [{",".join([each] * (MOST_VALUES + 1))}]}}')
     assert path.stat().st_size < JSON_LIMIT
     with pytest.raises(LoadError, match=f"{MOST_VALUES:,} values"):
         read_json(path, LoadError)

@@ -19,6 +19,7 @@ from memwrap.training.settings import (
     NUMBER_LIMIT,
     RATE_LIMIT,
     SEED_LIMIT,
+    SETTINGS_LIMIT,
     SIZE_LIMIT,
     ResolvedSettings,
     Settings,
@@ -357,6 +358,29 @@ def test_yaml_from_strangers_is_refused_at_once(tmp_path: Path, text: str) -> No
         with_changes(Settings(), read_file(file_with(tmp_path, text)), "settings.yaml")
     assert len(str(error.value)) < 1500
     assert time.process_time() - started < 5
+
+
+def test_json_from_strangers_is_refused_at_once(tmp_path: Path) -> None:
+    """Of settings, in a few bytes; of a run, whose file may be large, in its names and values."""
+    long = "x" * 30_000_000
+    for name, content in (
+        ("settings.json", {"a" * SETTINGS_LIMIT: 1}),
+        ("run.json", {long: 1}),
+        ("run.json", {"settings": {long: 1}}),
+        ("run.json", {"encoder": [long]}),
+    ):
+        (tmp_path / name).write_text(json.dumps(content))
+        started = time.process_time()
+        with pytest.raises(SettingsError) as error:
+            with_changes(Settings(), read_file(tmp_path / name), "it")
+        assert len(str(error.value)) < 1500
+        assert time.process_time() - started < 5
+
+
+def test_a_setting_that_json_gives_twice_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "settings.json").write_text('{"epochs": 3, "epochs": 4}')
+    with pytest.raises(SettingsError, match="'epochs' is given twice"):
+        read_file(tmp_path / "settings.json")
 
 
 def test_settings_are_read_from_regular_files_only(tmp_path: Path) -> None:
