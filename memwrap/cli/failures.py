@@ -42,6 +42,7 @@ _NO_MEMORY = (
     "cannot allocate memory",
     "not enough memory",
     "bad_alloc",
+    "failed to map segment",  # of a library, while it is imported
     "could not create a memory",  # in oneDNN, as the next one
     "could not create a primitive",
     "pyobject pointer is null",  # in safetensors, when Python has none left
@@ -84,9 +85,8 @@ def _describe_os_error(error: OSError) -> tuple[str, int] | None:
 
 def _lacking_memory(error: BaseException) -> str | None:
     """What has too little memory, if that is the error: torch and its libraries have many words for it."""
-    import torch  # only now: a usage error should not wait for it
-
-    if isinstance(error, torch.OutOfMemoryError):
+    # Not imported for this: a usage error should not wait for torch, and torch may be what there is no memory for.
+    if isinstance(error, getattr(sys.modules.get("torch"), "OutOfMemoryError", ())):
         return "the GPU"
     is_memory = isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
     if is_memory or any(words in str(error).lower() for words in _NO_MEMORY):

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import warnings
 from pathlib import Path
 
@@ -72,6 +73,15 @@ def test_too_little_memory_says_so(error: Exception, capsys: pytest.CaptureFixtu
     assert "too little memory" in message
     assert "unexpected" not in message
     assert "GPU" not in message
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a limit on the address space")
+def test_too_little_memory_to_import_torch_says_so(tmp_path: Path) -> None:
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))"
+    result = run_apart("train", "digits", "--out", tmp_path / "run", before=limit)
+    assert result.code == 1
+    assert "too little memory" in result.err
+    assert "Traceback" not in result.err
 
 
 @pytest.mark.parametrize(
