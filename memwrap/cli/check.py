@@ -30,7 +30,7 @@ def check(
 
 def _data(folder: SavedModel, moved_to: str | None, reading: DataOptions) -> DataSet | Finding:
     if not isinstance(folder, Run):
-        return Finding(what="data", state="not checked", detail="the model was saved without a run")
+        return Finding(what="data", state="not checked", detail="the model is here without a run")
     try:
         return data_of(folder, moved_to, **reading.options())
     except DataError as error:

@@ -14,6 +14,7 @@ from memwrap.report.create import memory_hash, model_hash
 from memwrap.runs.run import Run, SavedModel
 from memwrap.runs.splits import NAMES, split
 from memwrap.runs.training import remembered_indices
+from memwrap.storage.checkpoint import MANIFEST, present
 from memwrap.storage.validation import Record
 
 State = Literal["right", "wrong", "not checked"]
@@ -46,6 +47,9 @@ def check_folder(
     data: the run's data, or why it is not there. expect: the root hash that the folder must have.
     """
     findings = [_found("root hash", _check_root(folder, expect))]
+    if absent := sorted(folder.manifest.documents.keys() - present(folder.path, folder.manifest)):
+        detail = f"{' and '.join(absent)} of the run are not there"
+        findings.append(Finding(what="documents", state="not checked", detail=detail))
     model = None
     try:
         with folder.opened() as (_, parts):
@@ -93,7 +97,7 @@ def _check_root(folder: SavedModel, expect: str | None) -> tuple[State, str]:
         return "wrong", f"it is not {expect}"
     if root is None:
         return "not checked", "there is none, as an older version saved the folder"
-    return "right", f"of {', '.join(['model.json', *folder.manifest.documents])}, as they were saved"
+    return "right", f"of {', '.join([MANIFEST, *present(folder.path, folder.manifest)])}, as they were saved"
 
 
 def _check_memory(model: MemoryClassifier, count: int) -> tuple[State, str]:

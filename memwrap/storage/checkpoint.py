@@ -186,7 +186,10 @@ def read(folder: Path) -> tuple[dict[str, Any], Parts]:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """What `model.json` says, checked with all documents against the root hash, if there is one."""
+    """What `model.json` says, checked against the root hash, if there is one, with all documents that are there.
+
+    A model is loaded without them: who copies it elsewhere needs no others than its own files.
+    """
     path = folder / MANIFEST
     try:
         content = read_json(path, LoadError)
@@ -200,10 +203,15 @@ def read_manifest(folder: Path) -> Manifest:
         raise LoadError(f"{path}: has no root hash, which memwrap {manifest.memwrap} writes; {_RESTORE}")
     if manifest.root not in (None, root_hash(content)):
         raise LoadError(f"{path}: was edited after it was saved, as it does not give the root hash in it; {_RESTORE}")
-    for name, expected in manifest.documents.items():
-        if expected != document_hash(folder / name):
+    for name in present(folder, manifest):
+        if document_hash(folder / name) != manifest.documents[name]:
             raise LoadError(f"{folder / name}: was edited, as {MANIFEST} has another hash; {_RESTORE}")
     return manifest
+
+
+def present(folder: Path, manifest: Manifest) -> list[str]:
+    """The documents that are in the folder, as files or anything else."""
+    return [name for name in manifest.documents if os.path.lexists(folder / name)]
 
 
 _RESTORE = "restore it from a copy"

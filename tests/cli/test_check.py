@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 import memwrap
 from memwrap.report import read_record
-from tests.cli import run, succeeds
+from tests.cli import fails, run, succeeds
 from tests.cli.conftest import Trained
 from tests.sealing import seal
 
@@ -181,6 +181,24 @@ def test_a_model_that_was_saved_without_a_run_is_checked(trained: Trained, tmp_p
     memwrap.load(trained.run).save(tmp_path / "model")
     found = states(succeeds("check", tmp_path / "model", "--json"))
     assert found == {**dict.fromkeys(WHOLE[:4], "right"), "data": "not checked"}
+
+
+def test_a_copy_of_only_the_model_of_a_run_is_checked_and_names_what_is_not_there(copy: Path) -> None:
+    for file in copy.iterdir():
+        if file.name != "model.json" and file.suffix != ".safetensors":
+            file.unlink()
+    memwrap.load(copy)
+    result = succeeds("check", copy, "--json")
+    assert states(result) == {**dict.fromkeys(WHOLE[:4], "right"), **dict.fromkeys(("documents", "data"), "not checked")}
+    (absent,) = (each["detail"] for each in result.json["findings"] if each["what"] == "documents")
+    assert "run.json" in absent
+    assert "splits.json" in absent
+
+
+@pytest.mark.parametrize("name", ["run.json", "splits.json"])
+def test_a_run_that_lacks_one_of_its_files_is_refused(copy: Path, name: str) -> None:
+    (copy / name).unlink()
+    assert name in fails(4, "check", copy)
 
 
 def test_data_that_has_changed_or_is_not_where_it_is_said_to_be_is_wrong(trained: Trained, tmp_path: Path) -> None:
