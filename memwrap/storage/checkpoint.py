@@ -149,7 +149,7 @@ def write(
                 _check_same(folder, documents)
             files = {part: _write_tensors(folder, part, tensors) for part, tensors in parts.items()}
             manifest = Manifest(files=files, documents=documents, **settings)
-            content = {**manifest.model_dump(exclude={"root"}), "root": ""}
+            content = json.loads(json.dumps(manifest.model_dump(exclude={"root"})))  # what a reader will hash
             content["root"] = root_hash(content)
             write_file(folder / MANIFEST, json.dumps(content, indent=2).encode())
             # The new checkpoint is complete by now: an old file that cannot be removed does no harm.

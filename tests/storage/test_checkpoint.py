@@ -237,6 +237,11 @@ def test_the_root_hash_is_that_of_the_manifest_as_documented(tmp_path: Path) -> 
         assert file["sha256"] == hashlib.sha256((tmp_path / file["name"]).read_bytes()).hexdigest()
 
 
+def test_the_root_hash_is_that_of_the_text_whatever_the_keys_were(tmp_path: Path) -> None:
+    checkpoint.write(tmp_path, {"counts": {number: number for number in (1, 2, 10)}}, OLD)
+    assert checkpoint.read(tmp_path)[0] == {"counts": {"1": 1, "2": 2, "10": 10}}
+
+
 @pytest.mark.parametrize("edit", [{"note": 2}, {"memwrap": "0.1.0"}, {"documents": {}}, {"more": None}])
 def test_an_edited_manifest_is_named(edit: dict[str, object], tmp_path: Path) -> None:
     write_with_document(tmp_path)
