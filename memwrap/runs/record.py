@@ -37,7 +37,7 @@ class RunDescription(Record, extra="ignore"):
 
     format: Literal["memwrap run"] = FORMAT
     format_version: int = FORMAT_VERSION
-    memwrap: str | None = __version__
+    memwrap: str  # the version that wrote it
     created: str
     recipe: str
     settings: ResolvedSettings
@@ -72,6 +72,7 @@ def new_record(recipe: str, settings: ResolvedSettings, data: DataSet, device: s
     """The record of a run that starts now."""
     source = data.name if data.name in PUBLISHED else str(Path(data.name).expanduser().absolute())
     return RunDescription(
+        memwrap=__version__,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         recipe=recipe,
         settings=settings,

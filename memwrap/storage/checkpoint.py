@@ -61,7 +61,7 @@ class Manifest(Record, extra="allow"):
 
     format: Literal["memwrap model"] = FORMAT
     format_version: int = FORMAT_VERSION
-    memwrap: str | None = __version__
+    memwrap: str = Field(max_length=64)  # the version that wrote it
     files: dict[Part, StoredFile]
     documents: dict[Document, Hash] = Field(default_factory=dict)  # other files of the folder, which are written once
     root: Hash | None = None  # of all other fields; None in files of memwrap 0.1
@@ -148,7 +148,7 @@ def write(
             if not create:
                 _check_same(folder, documents)
             files = {part: _write_tensors(folder, part, tensors) for part, tensors in parts.items()}
-            manifest = Manifest(files=files, documents=documents, **settings)
+            manifest = Manifest(memwrap=__version__, files=files, documents=documents, **settings)
             content = json.loads(json.dumps(manifest.model_dump(exclude={"root"})))  # what a reader will hash
             content["root"] = root_hash(content)
             write_file(folder / MANIFEST, json.dumps(content, indent=2).encode())
@@ -199,7 +199,7 @@ def read_manifest(folder: Path) -> Manifest:
         raise LoadError(f"{folder}: no model is saved here, as there is no {MANIFEST}; was model.save run?") from None
     check_format(path, content, FORMAT, FORMAT_VERSION, LoadError)
     manifest = parse(Manifest, content, LoadError, path)
-    if manifest.root is None and not str(manifest.memwrap).startswith(WITHOUT_ROOT):
+    if manifest.root is None and not manifest.memwrap.startswith(WITHOUT_ROOT):
         raise LoadError(f"{path}: has no root hash, which memwrap {manifest.memwrap} writes; {_RESTORE}")
     if manifest.root not in (None, root_hash(content)):
         raise LoadError(f"{path}: was edited after it was saved, as it does not give the root hash in it; {_RESTORE}")

@@ -20,6 +20,7 @@ from torch.testing import assert_close
 
 from memwrap import LoadError, MemwrapWarning, SaveError
 from memwrap.storage import checkpoint
+from tests.sealing import REMOVED, edit
 
 OLD = {"weights": {"a": torch.zeros(3)}, "probe": {"b": torch.ones(2)}}
 NEW = {"weights": {"a": torch.full((3,), 7.0)}, "probe": {"b": torch.ones(2)}}
@@ -118,6 +119,7 @@ SAVES_FOREVER = """
 import itertools, sys, torch
 from pathlib import Path
 from memwrap.storage import checkpoint
+from tests.sealing import REMOVED, edit
 for number in itertools.count(1):
     checkpoint.write(Path(sys.argv[1]), {"number": number}, {"weights": {"a": torch.full((100_000,), float(number))}})
     print(number, flush=True)
@@ -242,10 +244,10 @@ def test_the_root_hash_is_that_of_the_text_whatever_the_keys_were(tmp_path: Path
     assert checkpoint.read(tmp_path)[0] == {"counts": {"1": 1, "2": 2, "10": 10}}
 
 
-@pytest.mark.parametrize("edit", [{"note": 2}, {"memwrap": "0.1.0"}, {"documents": {}}, {"more": None}])
-def test_an_edited_manifest_is_named(edit: dict[str, object], tmp_path: Path) -> None:
+@pytest.mark.parametrize("fields", [{"note": 2}, {"memwrap": "0.1.0"}, {"documents": {}}, {"more": None}])
+def test_an_edited_manifest_is_named(fields: dict[str, object], tmp_path: Path) -> None:
     write_with_document(tmp_path)
-    change(tmp_path, **edit)
+    change(tmp_path, **fields)
     with pytest.raises(LoadError, match=re.escape("model.json: was edited")):
         checkpoint.read(tmp_path)
 
@@ -287,6 +289,14 @@ def test_a_folder_without_a_root_hash_is_read_with_a_warning(tmp_path: Path) -> 
     settings, parts = checkpoint.read(tmp_path)
     assert settings == {"note": 1}
     assert_close(parts, OLD)
+
+
+@pytest.mark.parametrize("version", [REMOVED, None, 1])
+def test_a_manifest_must_say_which_version_wrote_it(version: object, tmp_path: Path) -> None:
+    checkpoint.write(tmp_path, {}, OLD)
+    edit(tmp_path / "model.json", ["memwrap"], version)
+    with pytest.raises(LoadError, match="memwrap is "):
+        checkpoint.read(tmp_path)
 
 
 def test_a_folder_that_is_gone_is_not_made_again_unless_told(tmp_path: Path) -> None:
