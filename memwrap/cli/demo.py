@@ -8,7 +8,7 @@ from memwrap.cli.show import percent
 from memwrap.cli.terminal import at_home, errors, plain_console, print_json
 from memwrap.cli.train import refuse_here
 from memwrap.metrics import mean_and_spread
-from memwrap.runs.demo import REPORT, DemoResult, compare, demo_settings, refuse_if_no_demo
+from memwrap.runs.demo import REPORT, DemoResult, compare, demo_settings, require_demo
 from memwrap.training.settings import VARIANTS
 
 
@@ -16,7 +16,7 @@ def demo(out: Path, seeds: int, as_json: bool) -> None:
     """See `memwrap demo --help`."""
     out = at_home(out)
     refuse_here(out)
-    refuse_if_no_demo(out)
+    require_demo(out)
     results = _compare(out, seeds)
     summary = {
         variant: mean_and_spread([each.accuracy for each in results if each.variant == variant])

@@ -24,7 +24,7 @@ def interrupt_on_signals() -> None:
 
     _received.clear()
     if threading.current_thread() is threading.main_thread():
-        for number in _heeded():
+        for number in _handled_signals():
             signal.signal(number, interrupt)
 
 
@@ -50,7 +50,7 @@ def stop_on_signals(message: bytes) -> Iterator[Callable[[], bool]]:
             with suppress(OSError):
                 os.write(2, message)
 
-    before = {number: signal.signal(number, note) for number in _heeded()}
+    before = {number: signal.signal(number, note) for number in _handled_signals()}
     try:
         yield lambda: bool(received)
     finally:
@@ -58,6 +58,6 @@ def stop_on_signals(message: bytes) -> Iterator[Callable[[], bool]]:
             signal.signal(number, handler)
 
 
-def _heeded() -> list[signal.Signals]:
+def _handled_signals() -> list[signal.Signals]:
     """The signals to handle: all but a SIGHUP that is ignored, as nohup arranges it."""
     return [number for number in SIGNALS if number != HANGUP or signal.getsignal(number) is not signal.SIG_IGN]

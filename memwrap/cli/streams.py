@@ -9,7 +9,7 @@ from typing import Any
 from memwrap.cli.failures import UNEXPECTED
 
 
-class Messages:
+class SafeStderr:
     """Stderr, which drops what nobody can read any more: a closed terminal or pipe must not end a training."""
 
     def __init__(self, stream: Any) -> None:
@@ -38,8 +38,8 @@ def prepare_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         if reconfigure := getattr(stream, "reconfigure", None):
             reconfigure(errors="backslashreplace")
-    if not isinstance(sys.stderr, Messages):
-        sys.stderr = Messages(sys.stderr)
+    if not isinstance(sys.stderr, SafeStderr):
+        sys.stderr = SafeStderr(sys.stderr)
 
 
 def flush_output() -> int:

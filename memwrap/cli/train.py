@@ -62,7 +62,7 @@ def train(
     out, device = at_home(out), device_named(options.device)
     if options.tensorboard:
         curve_writer()  # fails before anything is made
-        _refuse_if_no_folder(out / CURVES)
+        _require_folder(out / CURVES)
     if resume:
         if settings or recipe or config:
             raise SettingsError("--resume continues with the settings of the run; leave other settings out")
@@ -142,7 +142,7 @@ def refuse_here(out: Path) -> None:
         raise SettingsError(f"--out is {out}, the current folder or one above it; name a new folder")
 
 
-def _refuse_if_no_folder(path: Path) -> None:
+def _require_folder(path: Path) -> None:
     """Raise a RunError if there is anything but a folder: a link in a run could lead what is written anywhere."""
     if path.is_symlink() or (path.exists() and not path.is_dir()):
         raise RunError(f"{path}: is a link or a file; expected a folder, or nothing: remove it")

@@ -87,8 +87,8 @@ def _check_contents(folder: SavedModel, model: Model, data: DataSet | Finding) -
         yield _found("memory images", _check_memory_images(folder, model, data))
 
 
-def _found(what: str, problem: tuple[State, str]) -> Finding:
-    return Finding(what=what, state=problem[0], detail=problem[1])
+def _found(what: str, result: tuple[State, str]) -> Finding:
+    return Finding(what=what, state=result[0], detail=result[1])
 
 
 def _check_root(folder: SavedModel, expect: str | None) -> tuple[State, str]:

@@ -62,7 +62,7 @@ def demo_settings(variant: str, seed: int) -> Settings:
 
 def compare(seeds: int, out: Path) -> Iterator[DemoResult]:
     """Train each variant with each seed, yielding each result; the first run with a memory is kept in `out`."""
-    refuse_if_no_demo(out)
+    require_demo(out)
     data = digits()
     try:
         make_folder(out.parent)
@@ -87,7 +87,7 @@ def _scratch(out: Path) -> Iterator[Path]:
         if not held:
             raise RunError(f"{out}: another process makes a demo or a run here; give another folder with --out")
         _clear_earlier(out)
-        refuse_if_no_demo(out)
+        require_demo(out)
         remove_partial(out)
         scratch = partial_folder(out)
         scratch.mkdir()
@@ -121,7 +121,7 @@ def _evaluate(run: Run, data: DataSet) -> DemoResult:
     return DemoResult(run.settings.variant, run.seed, scores["accuracy"], evaluation["images"])
 
 
-def refuse_if_no_demo(out: Path) -> None:
+def require_demo(out: Path) -> None:
     """Raise a RunError if there is anything but an earlier demo with nothing but its own files, which is replaced."""
     if out.is_symlink():
         raise RunError(f"{out}: is a link; give the folder itself, or another one, with --out")
@@ -157,7 +157,7 @@ def _move(path: Path, out: Path) -> None:
     if out.exists():
         out.replace(earlier)  # where nothing is added any more, so what is checked is what is removed
         try:
-            refuse_if_no_demo(earlier)
+            require_demo(earlier)
         except RunError as error:
             earlier.replace(out)
             raise RunError(f"{out}: was changed while the demo ran ({error})") from error
