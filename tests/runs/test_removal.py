@@ -56,7 +56,7 @@ def test_a_removed_folder_is_an_error_and_does_not_return(
     data: DataSet, tmp_path: Path, step: int, epoch: bool, seconds: float
 ) -> None:
     path = tmp_path / "runs" / "run"
-    with pytest.raises((RunError, TrainingError), match="run"):
+    with pytest.raises((RunError, TrainingError), match="removed"):
         train(path, data, lambda: shutil.rmtree(path.parent), step, epoch, seconds)
     assert list(tmp_path.iterdir()) == []
 
@@ -69,7 +69,7 @@ def test_an_emptied_folder_stays_empty(data: DataSet, tmp_path: Path, step: int,
         for file in path.iterdir():
             file.unlink()
 
-    with pytest.raises((RunError, TrainingError), match="run"):
+    with pytest.raises((RunError, TrainingError), match="no model.json"):
         train(path, data, clear, step, epoch, 0)
     assert list(path.iterdir()) == []
 
@@ -80,7 +80,7 @@ def test_a_moved_folder_is_an_error_and_can_be_resumed_where_it_is(
 ) -> None:
     begin(tmp_path / "whole", data, SETTINGS, "default").train()
     path, moved = tmp_path / "run", tmp_path / "moved"
-    with pytest.raises((RunError, TrainingError), match="run"):
+    with pytest.raises((RunError, TrainingError), match="moved or"):
         train(path, data, lambda: path.rename(moved), step, epoch, 0)
     assert not path.exists()
     resume(open_run(moved), data).train()
@@ -97,7 +97,7 @@ def test_another_run_in_the_same_place_is_not_touched(data: DataSet, tmp_path: P
         shutil.rmtree(path)
         other.rename(path)
 
-    with pytest.raises((RunError, TrainingError), match="run"):
+    with pytest.raises((RunError, TrainingError), match="or replaced"):
         train(path, data, replace, step, epoch, 0)
     assert files(path) == before
 
@@ -109,6 +109,6 @@ def test_another_checkpoint_in_the_same_folder_is_not_replaced(data: DataSet, tm
     def replace() -> None:
         shutil.copytree(other, path, dirs_exist_ok=True)
 
-    with pytest.raises((RunError, TrainingError), match="run"):
+    with pytest.raises((RunError, TrainingError), match="another process"):
         train(path, data, replace, 2, False, 1000)
     resume(open_run(path), data).train()
