@@ -20,24 +20,46 @@ ROWS = [
     if line.startswith("|") and "`" in line
 ]
 UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "million": 10**6, "day": 24 * 3600}
-NAMES = re.compile(r"LIMIT$|^MAX_|^MOST_|^SPARE_|_PER_")
-# Constants of such names that bound what is shown, tried or computed, and not what a file may say.
+NAMES = re.compile(
+    r"LIMIT$|^MAX_|^MOST_|^SPARE_|_PER_|^LARGEST|^LONGEST|^LEAST|^SLACK|^SAMPLED|_SECONDS$|_TENSORS$|_IMAGES$"
+)
+# Constants of such names for what is shown, tried, timed or computed, and not for what a file may say.
 NO_LIMITS_OF_FILES = {
+    ("cli/callbacks.py", "LOG_SECONDS"),
+    ("cli/callbacks.py", "STEP_SECONDS"),
     ("cli/explain.py", "MOST_EXPLAINED"),
     ("cli/failures.py", "MOST_SHOWN"),
     ("cli/reproduce.py", "MAX_PROBLEMS"),
     ("cli/reproduce.py", "MAX_SEEDS"),
+    ("cli/show.py", "LEAST_NAME"),
     ("cli/show.py", "MOST_CLASSES"),
+    ("data/download.py", "STALL_SECONDS"),
     ("data/folders.py", "AUTO_SIZE_LIMIT"),
+    ("data/published.py", "CINIC10_IMAGES"),
+    ("data/sampling.py", "MANY_IMAGES"),
+    ("encoders/timm_models.py", "HUB_SECONDS"),
     ("explain/flip_set.py", "MAX_REMOVED"),
     ("explain/flip_set.py", "MAX_SETS"),
     ("fused/engine.py", "STEPS_PER_TRANSFER"),
+    ("models/memory_check.py", "LEAST"),
     ("models/surgery/last_layer.py", "MOST_NAMED"),
     ("report/figures.py", "MOST_INPUTS"),
+    ("report/page.py", "LEAST_SHOWN"),
+    ("report/pictures.py", "LARGEST_HEATMAP"),
     ("report/record.py", "MOST_LISTED"),
+    ("report/verification.py", "LONGEST"),
     ("report/verification.py", "MOST_LISTED"),
+    ("reproduce/bench/context.py", "RANDOM_IMAGES"),
+    ("reproduce/bench/large_memory.py", "SAMPLED"),
+    ("reproduce/comparison.py", "LARGEST"),
+    ("reproduce/estimates.py", "OTHER_IMAGES"),
+    ("reproduce/estimates.py", "STEP_SECONDS"),
+    ("reproduce/estimates.py", "TEST_IMAGES"),
     ("reproduce/runner.py", "GIB_PER_RUN"),
     ("reproduce/runner.py", "MAX_SIDE_BY_SIDE"),
+    ("reproduce/tasks.py", "TRAINING_IMAGES"),
+    ("runs/training.py", "CHECKPOINT_SECONDS"),
+    ("storage/locks.py", "POLL_SECONDS"),
 }
 
 
