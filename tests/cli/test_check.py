@@ -189,7 +189,10 @@ def test_a_copy_of_only_the_model_of_a_run_is_checked_and_names_what_is_not_ther
             file.unlink()
     memwrap.load(copy)
     result = succeeds("check", copy, "--json")
-    assert states(result) == {**dict.fromkeys(WHOLE[:4], "right"), **dict.fromkeys(("documents", "data"), "not checked")}
+    assert states(result) == {
+        **dict.fromkeys(WHOLE[:4], "right"),
+        **dict.fromkeys(("documents", "data"), "not checked"),
+    }
     (absent,) = (each["detail"] for each in result.json["findings"] if each["what"] == "documents")
     assert "run.json" in absent
     assert "splits.json" in absent

@@ -11,7 +11,9 @@ def check(
     run: ModelFolder,
     expect: Annotated[
         str | None,
-        typer.Option(metavar="HASH", help="The root hash that it must have, obtained by another route.", show_default=False),
+        typer.Option(
+            metavar="HASH", help="The root hash that it must have, obtained by another route.", show_default=False
+        ),
     ] = None,
     run_data: RunData = None,
     data_root: Root = None,
@@ -27,7 +29,8 @@ def check(
     All hashes are compared, and every memory image is encoded again. Where
     the run's data is at hand, so are its splits, and images and labels of the
     memory. The root hash stands for all of it: compare it with one that you
-    obtained by another route, as who can write the folder can write its hashes.
+    obtained by another route, as who can write the folder can write its
+    hashes.
     """
     from memwrap.cli.check import check as run_command
     from memwrap.cli.data_options import DataOptions
