@@ -69,7 +69,7 @@ def test_an_emptied_folder_stays_empty(data: DataSet, tmp_path: Path, step: int,
         for file in path.iterdir():
             file.unlink()
 
-    with pytest.raises((RunError, TrainingError), match="no model.json"):
+    with pytest.raises((RunError, TrainingError), match=r"no model\.json"):
         train(path, data, clear, step, epoch, 0)
     assert list(path.iterdir()) == []
 
