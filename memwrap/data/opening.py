@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 from PIL import Image, PngImagePlugin, UnidentifiedImageError
 
 from memwrap.data.budget import Budget
@@ -21,6 +22,7 @@ BOMB = "decompression bomb"  # begins the reason if an image would take too much
 FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "DIB", "TIFF", "PPM", "AVIF", "JPEG2000", "ICO", "TGA")
 SCANS_LIMIT = 100  # of a JPEG, each a pass over all pixels; progressive ones have about ten
 SEGMENTS_LIMIT = 100_000  # of a JPEG: tables, comments and metadata, each up to 64 KiB
+TAG_LIMIT = 1 << 20  # numbers in a tag of a TIFF, such as its strips; Pillow makes an object of each
 ICON_LIMIT = 4096 * 4096  # pixels; icons are opened and decoded in one step
 SECONDS_LIMIT = 20.0  # of a CPU for one image; 80 megapixels take about two
 MEMORY = Budget(1 << 30)  # bytes, for images that are decoded at the same time
@@ -30,7 +32,12 @@ _PIXEL_BYTES = {"WEBP": 16, "AVIF": 16, "JPEG2000": 24}
 _PIXEL_SHARES = {"WEBP": 0.75, "AVIF": 0.75, "JPEG2000": 0.5}  # of Pillow's limit, for the same reason
 _ICON = b"\0\0\1\0"
 _HEIC_BRANDS = (b"heic", b"heix", b"mif1", b"msf1")
-_TILE_WIDTH, _TILE_LENGTH = 322, 323  # tags of a TIFF
+# Tags of a TIFF, the bytes of a value by its type, and the types of sizes in it.
+_WIDTH, _LENGTH, _TILE_WIDTH, _TILE_LENGTH, _COMPRESSION, _STRIP_BYTES, _TILE_BYTES = 256, 257, 322, 323, 259, 279, 325
+_TAG_BYTES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4, 16: 8, 17: 8, 18: 8}
+_TAG_SIZES = (3, 4, 16)
+_TAG_TEXTS = (1, 2, 7)  # the types that Pillow keeps as bytes
+_OLD_JPEG = 6  # a compression
 # Markers of a JPEG that end a scan or start a segment; the others (restarts, stuffed and fill bytes) have no length.
 _JPEG_MARKER = re.compile(rb"\xff[\xc0-\xcf\xd9-\xfe]")
 _JPEG_END, _JPEG_SCAN = 0xD9, 0xDA
@@ -43,6 +50,7 @@ def open_image(content: bytes) -> Iterator[Image.Image]:
         raise DataError("empty file")
     try:
         _check_icon(content)
+        _check_tiff(content)
         with Image.open(_TimedFile(content), formats=_formats()) as image:
             _check_size(image)
             _check_scans(image, content)
@@ -95,7 +103,8 @@ def _check_size(image: Image.Image) -> None:
     width, height = image.size
     limit = Image.MAX_IMAGE_PIXELS * _PIXEL_SHARES.get(image.format or "", 1.0)
     tags: Any = getattr(image, "tag_v2", {})
-    # Tiles are decoded as a whole, though the image may be a narrow strip of each.
+    # Tiles are decoded as a whole, though the image may be a narrow strip of each. Pillow turns its own size upright.
+    width, height = tags.get(_WIDTH, width), tags.get(_LENGTH, height)
     tile_width, tile_height = (_positive(tags.get(tag)) for tag in (_TILE_WIDTH, _TILE_LENGTH))
     decoded = -(-width // tile_width) * tile_width * -(-height // tile_height) * tile_height
     if max(width * height, decoded if tile_width * tile_height > 1 else 0) > limit:
@@ -135,3 +144,46 @@ def _check_icon(content: bytes) -> None:
             width, height = struct.unpack_from("<ii", content, offset + 4)
         if abs(width * height) > ICON_LIMIT:
             raise DataError(f"{BOMB}: {abs(width * height)} pixels in an icon")
+
+
+def _check_tiff(content: bytes) -> None:
+    """Refuse a TIFF whose tags, strips or tiles claim more bytes than it has, as they can if they share them.
+
+    Reads the file itself: Pillow and libtiff, which decodes it, see different tags where they are odd or occur twice.
+    """
+    if content[:4] == b"MM\0+":  # which Pillow takes for a plain TIFF, and libtiff does not
+        raise DataError("not an image that Pillow opens (a big-endian BigTIFF: convert it to PNG)")
+    if content[:4] not in (b"II*\0", b"II\0*", b"MM\0*", b"MM*\0", b"II+\0"):
+        return
+    order, is_big = "<" if content[:1] == b"I" else ">", content[2] == 43
+    head, entry = (
+        struct.Struct(order + ("Q" if is_big else "H")),
+        struct.Struct(order + ("HHQ8s" if is_big else "HHL4s")),
+    )
+    place = struct.Struct(order + ("Q" if is_big else "L"))
+    (start,) = place.unpack_from(content, 8 if is_big else 4)
+    tags = min(head.unpack_from(content, start)[0], 1 << 16)  # libtiff reads no more, of a BigTIFF either
+    sizes: dict[int, list[float]] = {}
+    claimed = 0
+    for number in range(tags):
+        value = start + head.size + entry.size * (number + 1) - place.size
+        tag, kind, count, _ = entry.unpack_from(content, value + place.size - entry.size)
+        length = count * _TAG_BYTES.get(kind, 0)
+        if length > place.size:
+            claimed += length
+            (value,) = place.unpack_from(content, value)
+        if claimed > len(content):
+            raise DataError(f"truncated or damaged: its tags take {claimed} bytes; the file has {len(content)}")
+        if count > TAG_LIMIT and kind not in _TAG_TEXTS:
+            raise DataError(f"{BOMB}: {count} numbers in a tag; at most {TAG_LIMIT} are read")
+        if tag in (_TILE_WIDTH, _TILE_LENGTH, _COMPRESSION, _STRIP_BYTES, _TILE_BYTES):
+            if tag in sizes or kind not in _TAG_SIZES:
+                raise DataError(f"truncated or damaged: the tag {tag} occurs twice or is no size")
+            sizes[tag] = np.frombuffer(content, f"{order}u{_TAG_BYTES[kind]}", count, value).astype(float).tolist()
+    if _OLD_JPEG in sizes.get(_COMPRESSION, ()):
+        raise DataError("a TIFF of an old kind of JPEG, which is not read: convert it to PNG")
+    parts = sum(sizes.get(_STRIP_BYTES, ())) + sum(sizes.get(_TILE_BYTES, ()))
+    if sizes.get(_COMPRESSION, [1]) != [1] and parts > len(content):
+        raise DataError(
+            f"truncated or damaged: its strips or tiles take {parts:.0f} bytes; the file has {len(content)}"
+        )

@@ -141,9 +141,27 @@ def tiff_of_tiles(width: int, height: int, tile: int, compression: int = 5) -> b
     return tiff([(tag, 4, 1, value) for tag, value in tags.items()], bytes(200))
 
 
-def tiff_of_tags(tags: int, length: int) -> bytes:
+def tiff_of_strips(
+    strips: int,
+    part: bytes,
+    compression: int = 32773,
+    kind: int = 4,
+    more: Sequence[tuple[int, int, int, int]] = (),
+    counts: int = 279,
+) -> bytes:
+    """A compressed TIFF one pixel wide, whose strips are all the same bytes. kind: the type of their lengths."""
+    start = 10 + 12 * (9 + len(more)) + 4
+    where, lengths = start + len(part), start + len(part) + 4 * strips
+    tags = {256: 1, 257: strips, 258: 8, 259: compression, 262: 1, 277: 1, 278: 1}
+    entries = [(tag, 4, 1, value) for tag, value in tags.items()]
+    entries += [(273, 4, strips, where), (counts, kind, strips, lengths), *more]
+    packed = len(part).to_bytes({3: 2, 4: 4, 9: 4, 16: 8, 17: 8}[kind], "little")
+    return tiff(entries, part + struct.pack("<I", start) * strips + packed * strips)
+
+
+def tiff_of_tags(tags: int, length: int, compression: int = 1) -> bytes:
     """A TIFF with many tags, all of which claim the same `length` bytes."""
-    size = [(256, 4, 1, 1), (257, 4, 1, 1), (258, 4, 1, 8), (259, 4, 1, 1), (262, 4, 1, 1)]
+    size = [(256, 4, 1, 1), (257, 4, 1, 1), (258, 4, 1, 8), (259, 4, 1, compression), (262, 4, 1, 1)]
     offset = 10 + 12 * (tags + len(size)) + 4
     many = [(1000 + tag, 7, length, offset) for tag in range(tags)]
     return tiff([*size, *many], bytes(length))
@@ -203,7 +221,17 @@ IMAGES: dict[str, Callable[[Random], bytes]] = {
     "large gif": lambda random: gif_of_size(random.choice((3, 3000)), random.choice((3, 3000))),
     "gif of comments": lambda random: gif_of_comments(random.choice((10, 100_000))),
     "tiff of tiles": lambda random: tiff_of_tiles(_side(random), _side(random), random.choice((16, 8192, 60000))),
-    "tiff of tags": lambda random: tiff_of_tags(random.choice((10, 5000, 60000)), random.choice((8, 100_000))),
+    "tiff of tags": lambda random: tiff_of_tags(
+        random.choice((10, 5000, 60000)), random.choice((8, 100_000)), random.choice((1, 8))
+    ),
+    "tiff of strips": lambda random: tiff_of_strips(
+        random.choice((1, 1000, 100_000)),
+        b"\x80" * random.choice((1, 60_000)) + b"\0\7",
+        random.choice((5, 6, 7, 8, 32773)),
+        random.choice((3, 4, 16, 17)),
+        random.choice(((), ((279, 4, 1, 1),), ((300, 7, 500_000, 0),))),
+        random.choice((279, 325)),
+    ),
     "png with exif": lambda random: png_with_exif(random.choice((10, 5000, 60000)), random.choice((8, 100_000))),
     "icon": lambda random: icon(
         random.choice((png_of_size(3000, 3000), png_of_size(9000, 9000), *honest_images().values()))

@@ -2,14 +2,19 @@
 
 import contextlib
 import io
+import itertools
+import struct
 import subprocess
 import sys
 import time
+import zlib
 from pathlib import Path
 from random import Random
 
+import numpy as np
 import pytest
-from PIL import Image
+import torch
+from PIL import Image, TiffImagePlugin
 
 from memwrap.data import opening
 from memwrap.data.decoding import decode_image, image_size
@@ -116,8 +121,85 @@ def test_tiles_that_are_larger_than_the_image_count_as_a_whole() -> None:
 
 
 def test_a_tiled_tiff_is_read() -> None:
-    content = file_of(gradient(), "TIFF", compression="tiff_lzw", tile=(16, 16))
-    assert decode_image(content, SHAPE, "stretch").float().std() > 10
+    """Which Pillow does not write."""
+    pixels = Image.radial_gradient("L").resize((48, 32))
+    corners = [(left, upper, left + 16, upper + 16) for upper in (0, 16) for left in (0, 16, 32)]
+    tiles = [zlib.compress(pixels.crop(corner).tobytes()) for corner in corners]
+    start = 10 + 12 * 10 + 4 + 2 * 4 * len(tiles)
+    offsets = [start + sum(map(len, tiles[:number])) for number in range(len(tiles))]
+    tags = {256: 48, 257: 32, 258: 8, 259: 8, 262: 1, 277: 1, 322: 16, 323: 16}
+    entries = [(tag, 4, 1, value) for tag, value in tags.items()]
+    entries += [(324, 4, len(tiles), start - 8 * len(tiles)), (325, 4, len(tiles), start - 4 * len(tiles))]
+    content = hostile.tiff(entries, struct.pack("<12I", *offsets, *map(len, tiles)) + b"".join(tiles))
+    assert torch.equal(decode_image(content, (1, 32, 48), "stretch")[0], torch.from_numpy(np.array(pixels)))
+
+
+@pytest.mark.parametrize("orientation", [1, 6])
+def test_tiles_count_as_they_are_stored(orientation: int) -> None:
+    """And not as they lie in the upright image, of which these have one column."""
+    tags = {
+        256: 1,
+        257: 8000,
+        258: 8,
+        259: 8,
+        262: 1,
+        274: orientation,
+        277: 1,
+        322: 500_000,
+        323: 16,
+        324: 160,
+        325: 8,
+    }
+    content = hostile.tiff([(tag, 4, 1, value) for tag, value in tags.items()], bytes(200))
+    with pytest.raises(DataError, match="bomb: 4000000000 pixels"):
+        decode_image(content, SHAPE, "crop")
+
+
+NOTHING = b"\x80" * (1 << 14)  # as a strip in PackBits: bytes that give no pixel
+EMPTY = b"\x78\x9c" + b"\0\0\0\xff\xff" * (1 << 12)  # and in deflate
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        hostile.tiff_of_strips(50_000, NOTHING + b"\0\7"),
+        hostile.tiff_of_strips(50_000, EMPTY + b"\1\1\0\xfe\xff\7" + zlib.adler32(b"\7").to_bytes(4, "big"), 8),
+        hostile.tiff_of_strips(50_000, NOTHING + b"\0\7", kind=3),
+        hostile.tiff_of_strips(50_000, NOTHING + b"\0\7", kind=16),
+        hostile.tiff_of_strips(50_000, NOTHING + b"\0\7", kind=9),  # signed numbers
+        hostile.tiff_of_strips(50_000, NOTHING + b"\0\7", kind=17),  # a type that Pillow does not know
+        hostile.tiff_of_strips(
+            50_000, NOTHING + b"\0\7", more=[(270, 7, 300_000, 0)]
+        ),  # Pillow leaves out what follows
+        hostile.tiff_of_strips(50_000, NOTHING + b"\0\7", more=[(270, 7, 300_000, 0), (279, 4, 50_001, 8)]),
+        hostile.tiff_of_strips(50_000, NOTHING + b"\0\7", counts=325),  # the lengths of tiles
+        hostile.tiff_of_strips(50_000, bytes(1 << 14), 6),  # a length of 0 would mean the rest of the file
+        hostile.tiff_of_tags(4000, 1 << 20, 8),
+        hostile.tiff([(273, 4, 2_000_000, 200), (256, 4, 1, 1), (257, 4, 1, 1)], bytes(8_000_000)),
+        b"MM\0+" + bytes(1000),
+    ],
+)
+def test_a_tiff_whose_parts_share_bytes_is_refused_at_once(content: bytes) -> None:
+    started = time.process_time()
+    with pytest.raises(DataError, match=r"file has|occurs twice|old kind|numbers in a tag|BigTIFF"):
+        decode_image(content, SHAPE, "crop")
+    assert time.process_time() - started < 1  # libtiff would read every strip
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "P", "RGB", "RGBA", "CMYK", "I;16", "F"])
+def test_an_honest_tiff_of_every_compression_is_read(mode: str) -> None:
+    picture, read = gradient().convert(mode), set()
+    for name, is_big, pages in itertools.product(TiffImagePlugin.COMPRESSION_INFO.values(), (False, True), (0, 3)):
+        options = {"big_tiff": is_big, "save_all": bool(pages), "append_images": [picture] * pages}
+        try:
+            content = file_of(picture, "TIFF", compression=name, **{key: each for key, each in options.items() if each})
+            with Image.open(io.BytesIO(content)) as image:
+                image.load()
+        except (OSError, ValueError, KeyError, RuntimeError):  # Pillow does not write it, or not read
+            continue
+        assert decode_image(content, SHAPE, "stretch").float().std() > 0.1
+        read.add(name)
+    assert {"raw", "tiff_lzw", "tiff_adobe_deflate", "packbits"} <= read
 
 
 def test_a_large_image_in_an_icon_is_refused_before_it_is_decoded() -> None:
