@@ -18,8 +18,9 @@ from memwrap.data.budget import Budget
 from memwrap.errors import DataError, brief
 
 BOMB = "decompression bomb"  # begins the reason if an image would take too much memory or time
-# Those that people have. TGA is the last: it has no signature.
-FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "DIB", "TIFF", "PPM", "AVIF", "JPEG2000", "ICO", "TGA")
+# Those that people have. TGA is the last: it has no signature. JPEG 2000 is none of them: a hundred bytes can ask for
+# millions of code blocks, which OpenJPEG allocates.
+FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "DIB", "TIFF", "PPM", "AVIF", "ICO", "TGA")
 SCANS_LIMIT = 100  # of a JPEG, each a pass over all pixels; progressive ones have about ten
 SEGMENTS_LIMIT = 100_000  # of a JPEG: tables, comments and metadata, each up to 64 KiB
 TAG_LIMIT = 1 << 20  # numbers in a tag of a TIFF, such as its strips; Pillow makes an object of each
@@ -28,10 +29,14 @@ SECONDS_LIMIT = 20.0  # of a CPU for one image; 80 megapixels take about two
 MEMORY = Budget(1 << 30)  # bytes, for images that are decoded at the same time
 
 # Bytes that decoding takes for each pixel, with the converted image: 8, and more where a library has its own copies.
-_PIXEL_BYTES = {"WEBP": 16, "AVIF": 16, "JPEG2000": 24}
-_PIXEL_SHARES = {"WEBP": 0.75, "AVIF": 0.75, "JPEG2000": 0.5}  # of Pillow's limit, for the same reason
+_PIXEL_BYTES = {"WEBP": 16, "AVIF": 16}
+_PIXEL_SHARES = {"WEBP": 0.75, "AVIF": 0.75}  # of Pillow's limit, for the same reason
 _ICON = b"\0\0\1\0"
-_HEIC_BRANDS = (b"heic", b"heix", b"mif1", b"msf1")
+# The signatures of formats that people have, but that are not read.
+_UNREAD = {
+    "HEIC": re.compile(rb"....ftyp(heic|heix|mif1|msf1)", re.DOTALL),
+    "JPEG 2000": re.compile(rb"\xff\x4f\xff\x51|\0\0\0\x0cjP  \r\n\x87\n"),
+}
 # Tags of a TIFF, the bytes of a value by its type, and the types of sizes in it.
 _WIDTH, _LENGTH, _TILE_WIDTH, _TILE_LENGTH, _COMPRESSION, _STRIP_BYTES, _TILE_BYTES = 256, 257, 322, 323, 259, 279, 325
 _TAG_BYTES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4, 16: 8, 17: 8, 18: 8}
@@ -58,8 +63,8 @@ def open_image(content: bytes) -> Iterator[Image.Image]:
     except (DataError, MemoryError):  # too little memory is not the image's fault
         raise
     except UnidentifiedImageError:
-        is_heic = content[4:8] == b"ftyp" and content[8:12] in _HEIC_BRANDS
-        hint = " that Pillow opens (HEIC: convert it to JPEG)" if is_heic else ""
+        kind = next((name for name, signature in _UNREAD.items() if signature.match(content)), "")
+        hint = f" of a format that is read ({kind}: convert it to PNG or JPEG)" if kind else ""
         raise DataError(f"not an image{hint}") from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         count = re.search(r"\d+", str(error))

@@ -117,6 +117,21 @@ def webp_of_size(width: int, height: int) -> bytes:
     return b"RIFF" + struct.pack("<I", 4 + len(chunk)) + b"WEBP" + chunk
 
 
+def jpeg_2000_of_blocks(side: int) -> tuple[bytes, bytes]:
+    """A gray JPEG 2000 of as many precincts as pixels, bare and in boxes. A hundred bytes; OpenJPEG takes gigabytes."""
+    size = struct.pack(">HIIIIIIIIH", 0, side, side, 0, 0, side, side, 0, 0, 1) + b"\x07\x01\x01"
+    parts = ((0x51, size), (0x52, struct.pack(">BBHB5BB", 1, 0, 1, 0, 0, 0, 0, 0, 1, 0)), (0x5C, b"\x40\x40"))
+    tile = struct.pack(">HHHIBB", 0xFF90, 10, 0, 30, 0, 1) + b"\xff\x93" + bytes(16)
+    code = b"\xff\x4f" + b"".join(_jpeg_segment(*part) for part in parts) + tile + b"\xff\xd9"
+    head = struct.pack(">IIHBBBB", side, side, 1, 7, 7, 0, 0)
+    boxes = (
+        (b"jP  ", b"\r\n\x87\n"),
+        (b"ftyp", b"jp2 \0\0\0\0jp2 "),
+        (b"jp2h", struct.pack(">I", 22) + b"ihdr" + head),
+    )
+    return code, b"".join(struct.pack(">I", len(data) + 8) + kind + data for kind, data in (*boxes, (b"jp2c", code)))
+
+
 def gif_of_size(width: int, height: int) -> bytes:
     """A valid GIF of zeros, of a few thousandths of its pixels' size."""
     file = io.BytesIO()
@@ -218,6 +233,7 @@ IMAGES: dict[str, Callable[[Random], bytes]] = {
         random.choice((1, 3000, 9000)), random.choice((1, 3000, 9000)), random.choice((0, 2, 4, 6))
     ),
     "large webp": lambda random: webp_of_size(random.choice((1, 9000, 16383)), random.choice((1, 9000, 16383))),
+    "jpeg 2000": lambda random: random.choice(jpeg_2000_of_blocks(random.choice((8, 2000, 9000)))),
     "large gif": lambda random: gif_of_size(random.choice((3, 3000)), random.choice((3, 3000))),
     "gif of comments": lambda random: gif_of_comments(random.choice((10, 100_000))),
     "tiff of tiles": lambda random: tiff_of_tiles(_side(random), _side(random), random.choice((16, 8192, 60000))),

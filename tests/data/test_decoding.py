@@ -306,7 +306,7 @@ def test_a_damaged_png_is_refused() -> None:
         (b"", "^empty file$"),
         (b"\0", "^not an image$"),
         (b"these are my notes\n" * 100, "^not an image$"),
-        (b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", "^not an image that Pillow opens .HEIC"),
+        (b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", "^not an image of a format that is read .HEIC"),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n", "^not an image$"),  # would be run
     ],
 )

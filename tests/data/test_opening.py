@@ -34,7 +34,7 @@ def gradient() -> Image.Image:
     return Image.radial_gradient("L").resize((40, 30)).convert("RGB")
 
 
-@pytest.mark.parametrize("name", sorted(set(hostile.honest_images()) - {"PCX"}))
+@pytest.mark.parametrize("name", sorted(set(hostile.honest_images()) - {"PCX", "JPEG2000"}))
 def test_honest_files_of_all_formats_are_read(name: str) -> None:
     content = hostile.honest_images()[name]
     pixels = decode_image(content, SHAPE, "stretch")
@@ -50,6 +50,21 @@ def test_formats_that_nobody_has_are_no_images(kind: str) -> None:
     except (KeyError, OSError, ValueError):
         pytest.skip(f"this Pillow does not write {kind}")
     with pytest.raises(DataError, match=r"^not an image"):
+        decode_image(content, SHAPE, "crop")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [*hostile.jpeg_2000_of_blocks(2000), hostile.honest_images().get("JPEG2000", b"")],
+    ids=("bare", "boxes", "honest"),
+)
+def test_jpeg_2000_is_refused_with_a_hint(content: bytes) -> None:
+    if not content:
+        pytest.skip("this Pillow does not write JPEG 2000")
+    for inner in (content, hostile.icon(content)):
+        with pytest.raises(DataError):
+            decode_image(inner, SHAPE, "crop")
+    with pytest.raises(DataError, match=r"^not an image .*JPEG 2000: convert it to PNG or JPEG"):
         decode_image(content, SHAPE, "crop")
 
 
