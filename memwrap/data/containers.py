@@ -1,6 +1,7 @@
 """Folders and zips of files behind one interface."""
 
 import errno
+import itertools
 import os
 import re
 import zipfile
@@ -110,7 +111,7 @@ class ZipArchive:
 
     def folders(self) -> list[str]:
         found = {""}
-        for name in (*self._folders, *(name.rpartition("/")[0] for name in self._files)):
+        for name in itertools.chain(self._folders, (name.rpartition("/")[0] for name in self._files)):
             while name not in found:
                 found.add(name)
                 name = name.rpartition("/")[0]

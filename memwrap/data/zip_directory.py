@@ -17,7 +17,7 @@ RATIO_LIMIT = 100
 UNPACKED_LIMIT = 256 << 20
 # Far above what data sets have. Each entry takes about 600 bytes of memory, and its name is cut into parts.
 ENTRIES_LIMIT = 1_500_000
-DIRECTORY_LIMIT = 256 << 20  # bytes
+DIRECTORY_LIMIT = 128 << 20  # bytes; a name of emoji takes four times as many in memory
 NAME_LIMIT = 1024  # bytes
 EXTRA_LIMIT = 2 * NAME_LIMIT  # bytes; some programs store the name here once more
 DEPTH_LIMIT = 32  # folders within each other
@@ -43,6 +43,7 @@ def read_entries(path: Path) -> tuple[dict[str, zipfile.ZipInfo], set[str]]:
             fault = "occurs twice"
         if fault:
             raise DataError(f"{path}: the entry {_shorten(entry)} {fault}; create the zip again from plain files")
+        entry.filename = entry.orig_filename = name  # one copy: those of a million entries take hundreds of megabytes
         if is_folder:
             folders.add(name)
         else:

@@ -374,6 +374,23 @@ def test_the_number_of_entries_and_folders_is_bounded(tmp_path: Path, monkeypatc
         open_container(tmp_path / "a.zip")
 
 
+def test_names_in_a_zip_are_held_once(tmp_path: Path) -> None:
+    """An emoji makes each character take four bytes, and names with a backslash are not kept as they were."""
+    names = [f"\N{GRINNING FACE}\\{number}{'x' * 900}.png" for number in range(4000)]
+    entries = [hostile.Entry(name.encode(), flags=0x800) for name in names]
+    (tmp_path / "a.zip").write_bytes(hostile.zip_of_entries(entries))
+    tracemalloc.start()
+    try:
+        opened = open_container(tmp_path / "a.zip")
+        held, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert opened.names()[0] == names[0].replace("\\", "/")
+    once = sum(map(sys.getsizeof, names))
+    assert once < held < 1.5 * once
+    assert peak < 2.2 * once  # with the directory, and what zipfile makes of it
+
+
 def test_70000_entries_are_read(tmp_path: Path) -> None:
     (tmp_path / "a.zip").write_bytes(hostile.zip_of_names(b"c%d/%d" % (n % 7, n) for n in range(70000)))
     archive = open_container(tmp_path / "a.zip")
