@@ -15,7 +15,7 @@ from PIL import ExifTags, Image, ImageOps
 from torch import Tensor
 
 from memwrap.data import FITS
-from memwrap.data.opening import MEMORY, decoding_bytes, open_image
+from memwrap.data.opening import EXIF_LIMIT, MEMORY, decoding_bytes, open_image
 from memwrap.errors import DataError
 
 MODES = {1: "L", 3: "RGB"}  # Pillow's mode by number of channels
@@ -213,6 +213,8 @@ def _swap_if_sideways(size: tuple[int, int], orientation: int) -> tuple[int, int
 
 def _orientation(image: Image.Image, header_only: bool = False) -> int:
     """The EXIF orientation. header_only: do not decode the pixels of a PNG in search of it."""
+    if len(image.info.get("exif", b"")) > EXIF_LIMIT:
+        return 1
     try:
         exif = Image.Image.getexif(image) if header_only else image.getexif()
         return int(exif.get(ExifTags.Base.Orientation, 1))

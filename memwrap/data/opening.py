@@ -23,6 +23,7 @@ BOMB = "decompression bomb"  # begins the reason if an image would take too much
 FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "DIB", "TIFF", "PPM", "AVIF", "ICO", "TGA")
 SCANS_LIMIT = 100  # of a JPEG, each a pass over all pixels; progressive ones have about ten
 SEGMENTS_LIMIT = 100_000  # of a JPEG: tables, comments and metadata, each up to 64 KiB
+EXIF_LIMIT = 1 << 22  # bytes of EXIF data; Pillow makes an object of each number in them
 TAG_LIMIT = 1 << 20  # numbers in a tag of a TIFF, such as its strips; Pillow makes an object of each
 ICON_LIMIT = 4096 * 4096  # pixels; icons are opened and decoded in one step
 SECONDS_LIMIT = 20.0  # of a CPU for one image; 80 megapixels take about two

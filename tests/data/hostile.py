@@ -187,6 +187,12 @@ def png_with_exif(tags: int, length: int) -> bytes:
     return png_of_size(1, 1, chunks=[(b"eXIf", tiff_of_tags(tags, length))])
 
 
+def png_with_long_tag(numbers: int) -> bytes:
+    """A PNG whose EXIF data give its orientation by this many numbers."""
+    data = tiff([(274, 4, numbers, 26)], b"\0\1\2\3" * numbers)
+    return png_of_size(1, 1, chunks=[(b"eXIf", data)])
+
+
 def icon(inner: bytes) -> bytes:
     """An ICO of 256 by 256 pixels, it says, with any file inside."""
     return struct.pack("<HHH", 0, 1, 1) + struct.pack("<BBBBHHII", 0, 0, 0, 0, 1, 32, len(inner), 22) + inner

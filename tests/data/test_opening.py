@@ -269,6 +269,7 @@ def test_memory_is_bounded(tmp_path: Path) -> None:
         (hostile.png_of_size(1, 3_000_000, 0), "stretch", 100),
         (hostile.webp_of_size(4000, 4000), "crop", 300),
         (hostile.png_with_exif(20000, 100_000), "crop", 100),
+        (hostile.png_with_long_tag(5_000_000), "crop", 100),
     ]
     arguments: list[str | Path] = []
     for number, (content, fit, _) in enumerate(cases):
