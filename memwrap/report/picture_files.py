@@ -38,14 +38,14 @@ def encode_png(pixels: Tensor) -> bytes:
     channels, height, width = pixels.shape
     rows = pixels.permute(1, 2, 0).reshape(height, width * channels)
     lines = torch.cat([rows.new_zeros(height, 1), rows], dim=1).numpy().tobytes()  # each starts with its filter: none
-    stored = b""
+    stored = []
     for start in range(0, len(lines), STORED):
         block = lines[start : start + STORED]
         is_last = start + STORED >= len(lines)
-        stored += struct.pack("<BHH", is_last, len(block), STORED - len(block)) + block
+        stored += [struct.pack("<BHH", is_last, len(block), STORED - len(block)), block]
     colours = next(colours for colours, count in PNG_COLOURS.items() if count == channels)
     header = struct.pack(">IIBBBBB", width, height, PNG_BITS, colours, *PNG_METHODS)
-    stream = b"\x78\x01" + stored + struct.pack(">I", zlib.adler32(lines))
+    stream = b"".join([b"\x78\x01", *stored, struct.pack(">I", zlib.adler32(lines))])
     return PNG_START + _png_part(b"IHDR", header) + _png_part(b"IDAT", stream) + _png_part(b"IEND", b"")
 
 

@@ -2,6 +2,7 @@
 
 import base64
 import struct
+import time
 import zlib
 from collections.abc import Callable
 
@@ -40,6 +41,13 @@ def test_pillow_reads_what_is_written(shape: tuple[int, int, int]) -> None:
     """With one block and with several, up to their border."""
     (pixels,) = noise(1, shape)
     assert as_pillow_reads(encode_png(pixels)).equal(pixels)
+
+
+def test_time_to_write_grows_with_the_pixels_and_not_with_their_square() -> None:
+    pixels = torch.zeros(3, 4096, 4096, dtype=torch.uint8)
+    begun = time.process_time()
+    encode_png(pixels)
+    assert time.process_time() - begun < 5
 
 
 @pytest.mark.parametrize(
