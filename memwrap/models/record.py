@@ -10,7 +10,7 @@ from memwrap.encoders.arguments import MAX_NUMBER, MAX_TEXT, check_plain
 from memwrap.models.architectures import Architecture
 from memwrap.storage.validation import Record
 
-MAX_SIDE = 2**14  # pixels
+MAX_SIDE = 2**14 - 1  # pixels: a WebP, as reports hold, has no more
 MAX_IMAGE = 2**26  # numbers in an image
 MAX_NAMES = 2**20  # of classes, modules or weights
 

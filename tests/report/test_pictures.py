@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from memwrap import DataError
+from memwrap.models.record import MAX_SIDE
 from memwrap.report.pictures import (
     LARGEST_HEATMAP,
     blend,
@@ -68,6 +69,12 @@ def test_large_pictures_are_stored_with_little_loss() -> None:
 def test_large_pictures_of_noise_take_a_fraction_of_what_exact_ones_take() -> None:
     (pixels,) = noise(1, (3, 224, 224))
     assert len(small_uri(pixels)) < len(exact_uri(pixels)) / 2
+
+
+def test_the_longest_image_that_a_model_takes_can_be_stored() -> None:
+    pixels = torch.zeros(3, 1, MAX_SIDE, dtype=torch.uint8)
+    assert not is_exact(small_uri(pixels))
+    assert pixels_in(small_uri(pixels)).shape == pixels.shape
 
 
 # Heatmaps
