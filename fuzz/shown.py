@@ -34,7 +34,7 @@ LOSSY_PIXEL, LOSSY_MEAN = 56, 8.5
 _RECORD = re.compile(r'(<script type="application/json" id="record">)(.*?)(</script>)', re.DOTALL)
 _PICTURE = re.compile(r'<image id="([^"]*)"[^>]* href="([^"]*)"')
 _NUMBER = re.compile(r"(-?\d+(?:\.\d+)?)")
-_FREE = ("created", "run", "title")
+_FREE = ("created", "run")
 
 
 def differences(page: str, source: Source) -> list[str]:
@@ -64,7 +64,7 @@ def _again(record: dict[str, Any], pictures: dict[str, str], source: Source) -> 
     labels = [each["label"] for each in explanations]
     inputs = Inputs(pixels, [each["path"] for each in explanations], None if None in labels else labels)
     options = None if record["heatmaps"] is None else HeatmapOptions(**record["heatmaps"])
-    made = create_report(source, inputs, shown=record["shown"], heatmaps=options, title=record["title"])
+    made = create_report(source, inputs, shown=record["shown"], heatmaps=options)
     made = made.model_copy(update={name: record[name] for name in _FREE})
     page = render(made)
     (found,) = _RECORD.finditer(page)

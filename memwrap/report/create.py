@@ -24,7 +24,6 @@ from memwrap.report.record import (
     ReportRecord,
     Seeds,
     check_options,
-    title_of,
     unused_indices,
 )
 from memwrap.storage.fingerprint import fingerprint
@@ -67,14 +66,13 @@ def create_report(
     *,
     shown: int = 8,
     heatmaps: HeatmapOptions | None = None,
-    title: str | None = None,
     progress: Progress | None = None,
 ) -> ReportRecord:
     """Explain inputs in a report, with `shown` memory images for each, and with heatmaps if there are options.
 
-    `render` makes a page of it, `figure` a picture. title: the name of the run's folder if None.
+    `render` makes a page of it, `figure` a picture.
     """
-    return create_with_pixels(source, inputs, shown, heatmaps, title, progress)[0]
+    return create_with_pixels(source, inputs, shown, heatmaps, progress)[0]
 
 
 def create_with_pixels(
@@ -82,7 +80,6 @@ def create_with_pixels(
     inputs: Inputs,
     shown: int,
     heatmaps: HeatmapOptions | None,
-    title: str | None = None,
     progress: Progress | None = None,
 ) -> tuple[ReportRecord, dict[str, Tensor]]:
     """A report, and the pixels uint8 (C, H, W) of its pictures before any loss."""
@@ -95,7 +92,6 @@ def create_with_pixels(
         "memwrap_version": __version__,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "run": run,
-        "title": title_of(run) if title is None else title,
         "hashes": hashes(source.model, inputs),
         "seeds": Seeds(run=source.seed, deletion=DELETION_SEED),
         "shown": shown,

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from memwrap.errors import DataError
 from memwrap.explain.sentences import image_name, percent, points
 from memwrap.report.pictures import scale_colours
-from memwrap.report.record import DEMO_TITLE, FORMAT, FORMAT_VERSION, MOST_LISTED, ReportRecord, title_of
+from memwrap.report.record import FORMAT, FORMAT_VERSION, MOST_LISTED, ReportRecord, title_of
 from memwrap.storage.files import read_file
 from memwrap.storage.validation import parse_json, too_large
 from memwrap.version import __version__
@@ -34,7 +34,6 @@ def render(record: ReportRecord) -> str:
     page: str = _template().render(
         record=record,
         run_name=title_of(record.run),
-        heading=record.title if record.title == DEMO_TITLE else f"Why “{record.title}” decided so",
         missing=_missing(record),
         most_listed=MOST_LISTED,
         least_shown=LEAST_SHOWN,

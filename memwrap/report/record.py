@@ -17,7 +17,6 @@ from memwrap.visible import visible_name
 
 FORMAT: Final = "memwrap report"
 FORMAT_VERSION: Final = 3
-DEMO_TITLE = "memwrap demo"  # the title of the demo's report; others have the name of their run
 MOST_LISTED = 20  # in each list of the summary
 UNUSED_SHOWN = 12  # memory images that no input used
 # What a report may hold and ask for, so that making and verifying one takes bounded time and memory.
@@ -88,7 +87,6 @@ class ReportRecord(FrozenRecord):
     memwrap_version: Annotated[str, Field(pattern=_VERSION)]
     created: Annotated[str, Field(pattern=_TIME)]
     run: Text
-    title: Text
     hashes: Hashes
     seeds: Seeds
     shown: Shown
@@ -114,8 +112,6 @@ class ReportRecord(FrozenRecord):
 
     @model_validator(mode="after")
     def _check(self) -> "ReportRecord":
-        if self.title not in (title_of(self.run), DEMO_TITLE):
-            raise ValueError(f"title is {self.title!r}; expected the name of the run, {title_of(self.run)!r}")
         for number, each in self.numbered:
             if each.path is None or (each.label is None) == self.labelled:
                 raise ValueError(f"image {number} lacks a path or label; expected a path, and labels for all or none")

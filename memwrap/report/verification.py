@@ -39,9 +39,11 @@ HEATMAP_PIXEL, HEATMAP_SQUARE, HEATMAP_MEAN = 16, 2, 0.5
 LOSSY_MORE, LOSSY_LEAST, LOSSY_MEAN, LOSSY_PIXEL, LOSSY_WHOLE = 5.0, 3.8, 8.5, 56, 0.6
 CONTEXT, LONGEST = 60, 160  # characters shown before a difference, and in all
 CLOCKS = timedelta(days=1)  # by which the clocks of two machines may differ
+FIRST = (0, 2, 0)  # the first release whose reports hold a record
 
 
 PageState = Literal["equal", "different", "not checked"]
+_RELEASE = re.compile(r"(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)")
 _PLACE = re.compile(r'<h2 id="\w+"[^>]*>([^<]*)|<article id="(image)-(\d+)"')
 
 
@@ -57,12 +59,13 @@ class Verification(FrozenRecord):
     """The result of `verify`.
 
     equal: whether the report is genuine, page and record. page: whether rendering the record gives the page; "not
-    checked" if it does not, and another version of memwrap made it. differences: at most MOST_LISTED, the page's first.
+    checked" if it does not, and another version of memwrap made it, or if none can have made it that has the version
+    it names. differences: at most MOST_LISTED, the page's first.
     """
 
     equal: bool
     page: PageState
-    memwrap_version: str  # that made the report
+    memwrap_version: str  # that made the report, as it says
     images: int
     differences: tuple[Difference, ...]
 
@@ -108,7 +111,7 @@ def _compare_page(page: str, record: ReportRecord) -> tuple[PageState, list[Diff
         rendered = render(record)
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         raise DataError(f"the report is damaged: its values cannot be shown ({brief(error)})") from error
-    if page == rendered and _release(record.memwrap_version) <= _release(__version__):
+    if page == rendered and _may_be_by(record.memwrap_version):
         return "equal", []
     if record.memwrap_version != __version__:
         return "not checked", []
@@ -125,10 +128,16 @@ def _compare_page(page: str, record: ReportRecord) -> tuple[PageState, list[Diff
     ]
 
 
-def _release(version: str) -> tuple[int, ...]:
+def _may_be_by(version: str) -> bool:
+    """Whether this version, or a release before it, may have made a page that it would make, too."""
+    is_release = _RELEASE.fullmatch(version) is not None
+    return version == __version__ or (is_release and FIRST <= _numbers(version) < _numbers(__version__))
+
+
+def _numbers(version: str) -> tuple[int, ...]:
     """ "0.2.0rc1" -> (0, 2, 0)"""
-    found = re.match(r"[0-9.]*[0-9]", version)
-    return tuple(map(int, found[0].split("."))) if found else ()
+    found = _RELEASE.match(version)
+    return tuple(map(int, found.groups())) if found else ()
 
 
 def _lines(page: str, rendered: str) -> Iterator[tuple[str, str, int]]:

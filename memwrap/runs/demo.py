@@ -16,7 +16,7 @@ from memwrap.data import DataSet, LabelledImages, digits
 from memwrap.errors import RunError, SaveError
 from memwrap.report.create import Inputs, create_report
 from memwrap.report.page import render
-from memwrap.report.record import DEMO_TITLE, HeatmapOptions
+from memwrap.report.record import HeatmapOptions
 from memwrap.runs.evaluation import evaluate_run
 from memwrap.runs.record import RECORD
 from memwrap.runs.reporting import source_of
@@ -177,7 +177,7 @@ def _save_report(run: Run, out: Path, data: DataSet) -> None:
     test, pixels = _examples(run, data)
     source = replace(source_of(run), path=str(out.absolute()))
     inputs = Inputs(pixels, [f"digit {name}" for name in test.names], test.labels)
-    report = create_report(source, inputs, shown=SHOWN, heatmaps=HeatmapOptions(), title=DEMO_TITLE)
+    report = create_report(source, inputs, shown=SHOWN, heatmaps=HeatmapOptions())
     write_file(run.path / REPORT, render(report).encode())
 
 

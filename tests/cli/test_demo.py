@@ -79,7 +79,7 @@ def test_the_demo_has_a_report_that_holds(tmp_path: Path) -> None:
     shown = succeeds("demo", "--out", out, "--seeds", 1).out
     assert shown.endswith(f"in a browser: {out / 'report.html'}\n")
     page = parsed((out / "report.html").read_text())
-    assert page.one("h1").text == "memwrap demo"
+    assert page.one("h1").text == "Why “demo” decided so"
     names = [path.stem.rpartition("-")[2] for path in (out / "pictures").iterdir()]
     assert sorted(article.one("h3").text for article in page.all("article")) == sorted(
         f"digit {name}" for name in names

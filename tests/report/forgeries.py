@@ -389,9 +389,10 @@ def with_fields(**fields: Any) -> Forgery:
     return lambda world: world.changed(**fields).page
 
 
-def free_title(world: ReportWorld) -> str:
-    title = "The model is 100 % sure"
-    return world.changed(run=f"/x/{title}", title=title).page
+def headline(world: ReportWorld) -> str:
+    """The heading that a demo once had, in the page and its record."""
+    page = edited_record(lambda stored: stored.update(title="memwrap demo"))(world)
+    return page.replace("Why “noise” decided so", "memwrap demo")
 
 
 def with_options(**options: Any) -> Forgery:
@@ -509,11 +510,13 @@ FORGERIES: dict[str, Forgery] = {
         .replace("&lt;/b&gt;", "</b>")
     ),
     # Titles, dates, versions, options
-    "free title": free_title,
-    "title of another run": with_fields(run="/runs/better", title="better"),
+    "headline": headline,
     "name of another run": with_fields(run="/runs/better"),
     "made in the future": lambda world: world.changed(created=tomorrow()).page,
-    "made by a newer version": with_fields(memwrap_version="99.0"),
+    **{
+        f"made by memwrap {version}": with_fields(memwrap_version=version)
+        for version in ("99.0.0", "0.1.9", "0.2", "0.2.0rc9999", "0.2.0.post1", "0.2.00", "0.2.0.0")
+    },
     "any tolerance": everything_converges,
     "tolerance of 1e-300": with_options(tolerance=1e-300),
     "steps without end": with_options(max_steps=10**9),

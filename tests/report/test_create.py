@@ -26,7 +26,7 @@ def test_a_record_holds_what_the_report_was_made_from(model: MemoryClassifier) -
     world = make_report(model, noise(3), shown=5, heatmaps=STEPS)
     record = world.record
     assert (record.format, record.format_version, record.memwrap_version) == ("memwrap report", 3, __version__)
-    assert (record.run, record.title, record.shown, record.heatmaps) == ("/runs/noise", "noise", 5, STEPS)
+    assert (record.run, record.shown, record.heatmaps) == ("/runs/noise", 5, STEPS)
     assert (record.seeds.run, record.seeds.deletion, record.image_size) == (7, 0, (4, 4))
     assert [each.path for each in record.explanations] == ["picture 0.png", "picture 1.png", "picture 2.png"]
     assert [each.label for each in record.explanations] == [0, 1, 2]
@@ -221,7 +221,7 @@ def test_a_report_from_python_needs_a_folder_and_a_model(model: MemoryClassifier
     inputs = Inputs(noise(3), ["a", "b", "c"])
     source = Source(tmp_path / "mine", model)
     world = ReportWorld(source, inputs, create_report(source, inputs, shown=2))
-    assert (world.record.run, world.record.title) == (str(tmp_path / "mine"), "mine")
+    assert world.record.run == str(tmp_path / "mine")
     assert not world.record.labelled
     assert world.record.explanations[0].samples[0].file is None
     assert verify(world.page, source).equal
