@@ -15,7 +15,7 @@ from torch import Tensor
 from memwrap.data import DataSet, LabelledImages, digits
 from memwrap.errors import RunError, SaveError
 from memwrap.report.create import Inputs, create_report
-from memwrap.report.page import render
+from memwrap.report.page import page_content
 from memwrap.report.record import HeatmapOptions
 from memwrap.runs.evaluation import evaluate_run
 from memwrap.runs.record import RECORD
@@ -178,7 +178,7 @@ def _save_report(run: Run, out: Path, data: DataSet) -> None:
     source = replace(source_of(run), path=str(out.absolute()))
     inputs = Inputs(pixels, [f"digit {name}" for name in test.names], test.labels)
     report = create_report(source, inputs, shown=SHOWN, heatmaps=HeatmapOptions())
-    write_file(run.path / REPORT, render(report).encode())
+    write_file(run.path / REPORT, page_content(report))
 
 
 def _save_pictures(run: Run, data: DataSet) -> None:

@@ -94,6 +94,13 @@ def test_the_demo_has_a_report_that_holds(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_short")
+def test_the_demo_writes_no_report_that_verify_would_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("memwrap.report.page.LARGEST_FILE", 10_000)
+    assert "10,000 bytes" in fails(3, "demo", "--out", tmp_path / "demo", "--seeds", 1)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("_short")
 def test_where_the_report_lies_is_in_the_json(tmp_path: Path) -> None:
     result = succeeds("demo", "--out", tmp_path / "demo", "--seeds", 1, "--json").json
     assert result["report"] == str(tmp_path / "demo" / "report.html")
