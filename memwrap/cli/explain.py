@@ -18,7 +18,7 @@ from memwrap.errors import DataError, SaveError, SettingsError
 from memwrap.explain.attribution.baselines import check_baseline
 from memwrap.explain.attribution.methods import check_method
 from memwrap.report.create import Inputs, Source, create_report, explain_inputs
-from memwrap.report.page import page_content
+from memwrap.report.page import check_inputs_fit, page_content
 from memwrap.report.record import HeatmapOptions, ReportRecord
 from memwrap.runs.reporting import source_of
 from memwrap.runs.run import Run, SavedModel, open_model
@@ -77,6 +77,8 @@ def explain(path: Path, selection: ImageSelection, output: OutputOptions, readin
         if output.as_json:
             print_json(unreadable)
         raise DataError("there are no images to explain; expected image files, or folders that hold some")
+    if output.html is not None:
+        check_inputs_fit(len(inputs), tuple(inputs.pixels.shape[1:]))
     if output.html is None and output.figure is None:
         explanations, _ = explain_inputs(source, inputs, output.shown, None, reading_bars(errors))
         if not output.as_json:

@@ -11,7 +11,8 @@ from pydantic import ValidationError
 
 from memwrap.errors import DataError
 from memwrap.explain.sentences import image_name, percent, points
-from memwrap.report.pictures import scale_colours
+from memwrap.report.picture_files import Shape
+from memwrap.report.pictures import exact_size, scale_colours
 from memwrap.report.record import FORMAT, FORMAT_VERSION, MOST_LISTED, ReportRecord, title_of
 from memwrap.storage.files import read_file
 from memwrap.storage.validation import parse_json, too_large
@@ -54,6 +55,17 @@ def page_content(record: ReportRecord) -> bytes:
             "show fewer memory images for each"
         )
     return content
+
+
+def check_inputs_fit(count: int, shape: Shape) -> None:
+    """Raise a DataError if a page cannot hold so many inputs (C, H, W), which are stored without loss."""
+    size, (_, height, width) = exact_size(shape), shape
+    if count * size > LARGEST_FILE:
+        raise DataError(
+            f"the report would be too large: {count} images of {width} x {height} pixels take {count * size:,} bytes, "
+            f"expected at most {LARGEST_FILE:,} bytes; explain at most {LARGEST_FILE // size} of them, by naming fewer "
+            "or with --limit, or some less, as memory images need space, too"
+        )
 
 
 def read_page(path: Path) -> str:

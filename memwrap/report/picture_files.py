@@ -33,6 +33,14 @@ def largest_file(shape: Shape) -> int:
     return size + size // 50 + 1024
 
 
+def png_size(shape: Shape) -> int:
+    """Bytes of what `encode_png` makes of pixels (C, H, W)."""
+    channels, height, width = shape
+    size = height * (1 + width * channels)
+    parts = len(PNG_START) + 3 * 12 + 13  # a length, a name and a check sum for each part; the head's content
+    return parts + 2 + 5 * -(-size // STORED) + size + 4
+
+
 def encode_png(pixels: Tensor) -> bytes:
     """A PNG of pixels uint8 (1, H, W) or (3, H, W), without compression: the same bytes on every machine."""
     channels, height, width = pixels.shape

@@ -10,7 +10,7 @@ from PIL import Image
 from torch import Tensor
 
 from memwrap.errors import DataError, brief
-from memwrap.report.picture_files import Shape, check_webp, decode_png, encode_png, largest_file
+from memwrap.report.picture_files import Shape, check_webp, decode_png, encode_png, largest_file, png_size
 
 EXACT_SIDE = 64  # pixels: up to this all pictures are stored without loss
 LOSSY = 82  # the quality of larger WebP pictures
@@ -23,6 +23,11 @@ _WEBP = "data:image/webp;base64,"
 def exact_uri(pixels: Tensor) -> str:
     """A PNG of pixels uint8 (C, H, W), without loss."""
     return _PNG + base64.b64encode(encode_png(pixels)).decode()
+
+
+def exact_size(shape: Shape) -> int:
+    """Characters of what `exact_uri` makes of pixels (C, H, W)."""
+    return len(_PNG) + 4 * -(-png_size(shape) // 3)
 
 
 def small_uri(pixels: Tensor) -> str:

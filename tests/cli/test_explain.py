@@ -392,6 +392,25 @@ def test_a_report_that_verify_would_not_read_is_not_written(
     assert not html.exists()
 
 
+def test_more_images_than_a_report_holds_are_refused_before_they_are_explained(
+    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    html = tmp_path / "why.html"
+    succeeds("explain", trained.run, "--html", html)
+    pictures = [uri for name, uri in record_of(html).pictures.items() if name.startswith("input-")]
+    assert len(pictures) == 4
+    monkeypatch.setattr("memwrap.report.page.LARGEST_FILE", sum(map(len, pictures[:3])) + 1)
+
+    def explained(*_: object, **__: object) -> None:
+        raise AssertionError("images were explained")
+
+    monkeypatch.setattr(command, "create_report", explained)
+    message = fails(3, "explain", trained.run, "--html", html)
+    assert all(words in message for words in ("4 images", "at most 3 ", "--limit"))
+    message = fails(3, "explain", trained.run, trained.data / "cat", "--html", html)
+    assert all(words in message for words in ("10 images", "at most 3 "))
+
+
 @pytest.mark.parametrize("flags", [["--limit", "0"], ["--shown", "0"], ["--max-steps", "0"]])
 def test_numbers_that_make_no_sense_are_refused(flags: list[str]) -> None:
     assert "greater than or equal to 1" in fails(2, "explain", "run", *flags)

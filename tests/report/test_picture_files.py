@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from memwrap import DataError
-from memwrap.report.picture_files import PNG_START, check_webp, decode_png, encode_png
+from memwrap.report.picture_files import PNG_START, check_webp, decode_png, encode_png, png_size
 from memwrap.report.pictures import exact_uri, pixels_in, small_uri
 from tests.report import noise
 from tests.report.forgeries import as_pillow_reads
@@ -40,7 +40,9 @@ def test_what_a_report_writes_passes(shape: tuple[int, int, int]) -> None:
 def test_pillow_reads_what_is_written(shape: tuple[int, int, int]) -> None:
     """With one block and with several, up to their border."""
     (pixels,) = noise(1, shape)
-    assert as_pillow_reads(encode_png(pixels)).equal(pixels)
+    content = encode_png(pixels)
+    assert as_pillow_reads(content).equal(pixels)
+    assert len(content) == png_size(shape)
 
 
 def test_time_to_write_grows_with_the_pixels_and_not_with_their_square() -> None:
