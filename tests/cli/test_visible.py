@@ -32,6 +32,9 @@ from tests.cli.conftest import Trained
         ("\u3164\u115f\u2800", "\\u3164\\u115f\\u2800"),
         ("\u0338cat", "\\u0338cat"),
         ("e" + "\u0301" * 6, "e" + "\u0301" * 4 + "\\u0301" * 2),
+        *(("a" + mark * 6, "a" + mark * 4 + 2 * f"\\u{ord(mark):04x}") for mark in "\u0489\u05c4\u064b\u0951\u0e49"),
+        ("ก\u0e49\u0e49\u200d\u0e49\u0e49\u200d\u0e49", "ก\u0e49\u0e49\u200d\u0e49\u0e49\u200d\\u0e49"),
+        ("\u0e49\u0e49 cat", "\\u0e49\\u0e49 cat"),
         ("a\u2028b\u2067c\ufeff", "a\\u2028b\\u2067c\\ufeff"),
     ],
 )
@@ -53,6 +56,9 @@ def test_what_steers_is_written_out_and_all_else_stays(text: str, shown: str) ->
         "1\ufe0f\u20e3",
         "10.30\u202fAM",
         "แมวน้ำ",
+        "བསྒྲུབས",
+        "בְּרֵאשִׁ֖ית",
+        "→→→→→→ ——————",
     ],
 )
 def test_names_of_all_languages_stay(name: str) -> None:

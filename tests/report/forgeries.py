@@ -55,6 +55,8 @@ INVISIBLE = {
     "line feed": "\n",
     "carriage return": "\r",
     "many marks": "e" + "\u0301" * 40,
+    "many Hebrew marks": "ש" + "\u05c4" * 40,
+    "many Thai marks": "ก" + "\u0e49" * 40,
 }
 
 

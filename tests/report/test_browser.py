@@ -222,6 +222,24 @@ def test_names_that_would_turn_the_text_around_are_seen_as_escapes(browser: Any,
     assert all(name < number for name, number in places)
 
 
+@pytest.mark.parametrize("width", [400, 1100])
+def test_a_name_that_cannot_be_broken_covers_nothing_beside_it(browser: Any, tmp_path: Path, width: int) -> None:
+    bar = "\u200d".join("\u25fc" * 90)
+    pages = [make_report(network(memory=8), noise(4), names=(name, name, "c.png", "d.png")).page for name in (bar, "a")]
+    looks = []
+    for number, page_text in enumerate(pages):
+        file = tmp_path / f"{number}.html"
+        file.write_text(page_text, encoding="utf-8")
+        with opened(browser, file, viewport={"width": width, "height": 900}) as page:
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            boxes = "e => e.map(each => each.getBoundingClientRect()).map(box => [box.x, box.y, box.width, box.height])"
+            place = page.locator(".listed li", has_text="d.png").evaluate_all(boxes)[0]
+            clip = dict(zip(("x", "y", "width", "height"), place, strict=True))
+            looks.append(page.screenshot(clip=clip, full_page=True))
+    one, other = (np.asarray(Image.open(io.BytesIO(look)).convert("L")) < 128 for look in looks)
+    assert one.sum() == other.sum()
+
+
 # By keyboard
 
 
