@@ -30,6 +30,8 @@ NUMBERS, HEATMAP_NUMBERS = 1e-5, 1e-3
 SQUARE = 8
 HEATMAP_PIXEL, HEATMAP_SQUARE, HEATMAP_MEAN = 16, 2, 0.5
 LOSSY_PIXEL, LOSSY_MEAN = 56, 8.5
+FLAT_PIXEL, PIXEL_SHARE = 10, 0.6
+OWN_LOSS = 10  # levels by which the range of our own encoding may be below that of the pixels before the loss
 
 _RECORD = re.compile(r'(<script type="application/json" id="record">)(.*?)(</script>)', re.DOTALL)
 _PICTURE = re.compile(r'<image id="([^"]*)"[^>]* href="([^"]*)"')
@@ -186,8 +188,21 @@ def _alike(one: np.ndarray, other: np.ndarray, name: str, uri: str) -> bool:
     if not uri.startswith("data:image/png"):
         slack = HEATMAP_SQUARE if is_heatmap else 0
         means = max(abs(square.mean()) for square in squares)
-        return bool(largest <= LOSSY_PIXEL + slack and means <= LOSSY_MEAN + slack)
+        most = FLAT_PIXEL + PIXEL_SHARE * (_range_around(other) + OWN_LOSS) + (HEATMAP_PIXEL if is_heatmap else 0)
+        flat = bool((np.abs(apart) <= most).all())
+        return bool(flat and largest <= LOSSY_PIXEL + slack and means <= LOSSY_MEAN + slack)
     if not is_heatmap:
         return bool(largest == 0)
     means = max(np.abs(square).mean() for square in squares)
     return bool(largest <= HEATMAP_PIXEL and means <= HEATMAP_SQUARE and np.abs(apart).mean() <= HEATMAP_MEAN)
+
+
+def _range_around(pixels: np.ndarray) -> np.ndarray:
+    """Of levels in the square of each pixel (C, H, W) and the squares around it, in any channel: (H, W)."""
+    _, height, width = pixels.shape
+    found = np.zeros((height, width))
+    for row in range(0, height, SQUARE):
+        for column in range(0, width, SQUARE):
+            near = pixels[:, max(0, row - SQUARE) : row + 2 * SQUARE, max(0, column - SQUARE) : column + 2 * SQUARE]
+            found[row : row + SQUARE, column : column + SQUARE] = np.ptp(near, axis=(1, 2)).max()
+    return found

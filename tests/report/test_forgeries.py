@@ -29,7 +29,7 @@ def lossy() -> ReportWorld:
     """With memory pictures and heatmaps that are stored with loss."""
     shape = (3, 72, 72)
     model = network(shape=shape, memory=3, encoder=COARSE)
-    pixels = torch.stack([smooth(72, 72), smooth(72, 72).flip(1), smooth(72, 72).flip(2)])
+    pixels = torch.stack([smooth(72, 72), smooth(72, 72).flip(1), torch.full((3, 72, 72), 180, dtype=torch.uint8)])
     model.remember(model.transform(pixels), [0, 1, 2])
     made = make_report(model, noise(1, shape), heatmaps=HeatmapOptions(max_steps=2))
     assert is_genuine(made.page, made)
