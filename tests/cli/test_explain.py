@@ -387,7 +387,7 @@ def test_a_report_that_verify_would_not_read_is_not_written(
     monkeypatch.setattr("memwrap.report.page.LARGEST_FILE", 10_000)
     assert "10,000 bytes" in fails(3, "explain", trained.run, "--html", html)
     monkeypatch.undo()
-    monkeypatch.setattr("memwrap.storage.validation.MOST_VALUES", 10)
+    monkeypatch.setattr("memwrap.report.page.too_large", lambda _: "has more than 10 values")
     assert "10 values" in fails(3, "explain", trained.run, "--html", html)
     assert not html.exists()
 
