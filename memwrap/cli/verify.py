@@ -54,11 +54,17 @@ def _images(count: int) -> str:
 def _lines(result: Verification, path: Path, place: Path) -> list[str]:
     if result.equal:
         other = f". It says that memwrap {result.memwrap_version} made it; this is {__version__}"
-        return [
+        lines = [
             f"equal: the page shows its data, and {place} gives the same for its {_images(result.images)}. The images, "
             "their names and labels, and the date are taken from the report"
             + (other if result.memwrap_version != __version__ else "")
         ]
+        if result.similar:
+            lines.append(
+                f"{result.similar} of its pictures are only similar to those made here: another machine made them, or "
+                "someone has changed them faintly"
+            )
+        return lines
     lines = []
     if result.differences:
         first, *others = result.differences

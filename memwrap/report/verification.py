@@ -75,6 +75,7 @@ class Verification(FrozenRecord):
     memwrap_version: str  # that made the report, as it says
     images: int
     differences: tuple[Difference, ...]
+    similar: int
 
 
 def verify(page: str, source: Source, progress: Progress | None = None) -> Verification:
@@ -83,13 +84,15 @@ def verify(page: str, source: Source, progress: Progress | None = None) -> Verif
     pixels = _input_pixels(record, source.model)
     state, differences = _compare_page(page, record)
     inputs = Inputs(pixels, [str(each.path) for each in record.explanations], _labels(record))
-    differences += islice(_compare_record(record, source, inputs, progress), MOST_LISTED)
+    similar: list[str] = []
+    differences += islice(_compare_record(record, source, inputs, similar, progress), MOST_LISTED)
     return Verification(
         equal=state == "equal" and not differences,
         page=state,
         memwrap_version=record.memwrap_version,
         images=len(record.explanations),
         differences=tuple(differences[:MOST_LISTED]),
+        similar=len(similar),
     )
 
 
@@ -171,9 +174,12 @@ def _first_difference(one: str, other: str) -> int:
 
 
 def _compare_record(
-    record: ReportRecord, source: Source, inputs: Inputs, progress: Progress | None
+    record: ReportRecord, source: Source, inputs: Inputs, similar: list[str], progress: Progress | None
 ) -> Iterator[Difference]:
-    """Differences from what the run gives: in hashes and seeds, and where these agree, in all that is computed."""
+    """Differences from what the run gives: in hashes and seeds, and where these agree, in all that is computed.
+
+    similar: takes the names of pictures that differ within the tolerances.
+    """
     sources = [
         *_compare(record.hashes, hashes(source.model, inputs), "hashes", NUMBERS),
         *_compare(record.seeds, Seeds(run=source.seed, deletion=DELETION_SEED), "seeds", NUMBERS),
@@ -194,6 +200,8 @@ def _compare_record(
         own = again.pictures[name]
         if wrong := _compare_picture(record.pictures.get(name, ""), own, original, name.startswith("heatmap")):
             yield Difference(where=f"picture {name}", reported=wrong, found="another picture")
+        elif record.pictures[name] != own:
+            similar.append(name)
 
 
 def _compare(reported: Any, found: Any, where: str, tolerance: float) -> Iterator[Difference]:
