@@ -42,6 +42,7 @@ def test_an_untouched_report_is_equal(report: Path, trained: Trained) -> None:
         "page": "equal",
         "memwrap_version": memwrap.__version__,
         "images": 4,
+        "similar": 0,
         "differences": [],
     }
 

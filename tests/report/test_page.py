@@ -605,8 +605,8 @@ RECORD = '<script type="application/json" id="record">'
 
 
 def test_a_field_that_a_record_has_twice_is_an_error(reported: ReportWorld) -> None:
-    with pytest.raises(DataError, match="'title' is given twice"):
-        read_record(reported.page.replace(f"{RECORD}{{", f'{RECORD}{{"title": "another", ', 1))
+    with pytest.raises(DataError, match="'run' is given twice"):
+        read_record(reported.page.replace(f"{RECORD}{{", f'{RECORD}{{"run": "another", ', 1))
 
 
 @pytest.mark.parametrize(
