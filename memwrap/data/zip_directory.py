@@ -16,7 +16,7 @@ FILE_LIMIT = 384 << 20
 RATIO_LIMIT = 100
 UNPACKED_LIMIT = 256 << 20
 # Far above what data sets have. Each entry takes about 600 bytes of memory, and its name is cut into parts.
-ENTRIES_LIMIT = 1_500_000
+ENTRIES_LIMIT = 1_200_000
 DIRECTORY_LIMIT = 128 << 20  # bytes; a name of emoji takes four times as many in memory
 NAME_LIMIT = 1024  # bytes
 EXTRA_LIMIT = 2 * NAME_LIMIT  # bytes; some programs store the name here once more

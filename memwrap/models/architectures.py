@@ -27,7 +27,15 @@ from memwrap.models.surgery.modules import remove_layer
 from memwrap.models.transformers_models import transformers_builder
 
 # Attributes that change in use, and say nothing of what a network computes.
-_PASSING = ("training", "grad_checkpointing", "gradient_checkpointing", ARGUMENTS_ATTRIBUTE)
+# Swin of transformers sets its sizes by those of the images.
+_PASSING = {
+    "training",
+    "grad_checkpointing",
+    "gradient_checkpointing",
+    "shift_size",
+    "window_size",
+    ARGUMENTS_ATTRIBUTE,
+}
 
 # timm and transformers import torchvision: two threads that each import one would meet it half imported.
 _import_lock = threading.Lock()

@@ -28,7 +28,7 @@ ELEMENTS_PER_WEIGHT = 3
 MAX_MODULES = 20_000
 MAX_OPERATIONS = 300_000
 # For what Python computes, which no count of tensors sees.
-MAX_SECONDS = 20.0  # of the CPU
+MAX_SECONDS = 15.0  # of the CPU
 WEIGHTS_A_SECOND = 5_000_000  # for which there is a second more
 SPARE_BYTES = 2**30  # besides those of the tensors
 

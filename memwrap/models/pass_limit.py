@@ -15,7 +15,7 @@ from memwrap.models.confinement import WEIGHTS_A_SECOND, run_without_memory
 
 MOST_BYTES = 2**29  # that one operation gives, or takes for itself
 MOST_WORK = 2**37  # floating-point operations of one operation on tensors
-MOST_SECONDS = 30.0  # of the CPU, for all passes
+MOST_SECONDS = 25.0  # of the CPU, for all passes
 
 # Operations that give no more numbers than they take, though they take whole numbers, too.
 _NOT_LARGER = frozenset(
@@ -25,6 +25,9 @@ _NOT_LARGER = frozenset(
 _REPEATING = frozenset({"index", "_unsafe_index", "index_select", "embedding", "take", "repeat_interleave"})
 _PAIRING = frozenset({"_cdist_forward", "_euclidean_dist"})  # every row with every other
 _UNBOUNDED = frozenset({"repeat_interleave"})  # if it takes the numbers from a tensor
+# How much slower than in float32 the CPU computes in other precisions, and convolutions whose channels are in groups.
+_SLOWER = {torch.float64: 4, torch.float16: 32}
+_GROUPED = 8
 _PRODUCTS = {"mm": 0, "addmm": 1}  # and the place of their first matrix among the arguments
 _ELEMENTWISE = 8  # floating-point operations for a number of a result, where there is no formula
 
@@ -65,10 +68,11 @@ def _cost(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int
     size = max((tensor.element_size() for tensor in _tensors((args, kwargs))), default=8)
     if elements is not None:
         return size * elements, _ELEMENTWISE * elements
+    slower = max((_SLOWER.get(tensor.dtype, 1) for tensor in _tensors((args, kwargs))), default=1)
     if name in _PRODUCTS:
         left, right = args[_PRODUCTS[name] :][:2]
         elements = left.shape[0] * right.shape[1]
-        return size * elements, 2 * elements * left.shape[1]
+        return size * elements, 2 * elements * left.shape[1] * slower
     result = run_without_memory(func, args, kwargs)
     if result is None:  # it needs values
         if name in _UNBOUNDED:
@@ -80,8 +84,12 @@ def _cost(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int
         taken = max(taken, size * _unfolded(args[0], args[1], result))
     formula = flop_registry.get(func._overloadpacket)
     if formula is not None:
-        return taken, formula(*args, **kwargs, out_val=result)
-    return taken, elements * max(_ELEMENTWISE, _window(func, args, kwargs))
+        grouped = name == "convolution" and args[8] > 1
+        return taken, formula(*args, **kwargs, out_val=result) * slower * (_GROUPED if grouped else 1)
+    if "rnn" in name or "lstm" in name or "gru" in name:  # every step multiplies by all weights
+        steps, *weights = _tensors(args)
+        return taken, 2 * slower * steps.numel() // max(1, steps.shape[-1]) * sum(each.numel() for each in weights)
+    return taken, elements * slower * max(_ELEMENTWISE, _window(func, args, kwargs))
 
 
 def _unfolded(images: Tensor, weight: Tensor, result: Tensor) -> int:

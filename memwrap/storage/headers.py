@@ -6,6 +6,7 @@ import struct
 from typing import IO
 
 LIMIT = 16 << 20  # bytes of a header
+SIDES_LIMIT = 64  # of a tensor; torch has fewer
 
 # Bytes of a number, by the name of its type in the header.
 _SIZES = {
@@ -38,7 +39,7 @@ def elements(file: IO[bytes], size: int) -> int:
     try:
         header = json.loads(file.read(length))
         tensors = [entry for name, entry in header.items() if name != "__metadata__"]
-        counts = [(_count(entry["shape"]), _SIZES[entry["dtype"]]) for entry in tensors]
+        counts = [(_count(entry["shape"], size), _SIZES[entry["dtype"]]) for entry in tensors]
     except (AttributeError, KeyError, TypeError, RecursionError) as error:
         raise ValueError("a header that is none of tensors") from error
     if sum(count * bytes_each for count, bytes_each in counts) != size - 8 - length:
@@ -46,7 +47,8 @@ def elements(file: IO[bytes], size: int) -> int:
     return sum(count for count, _ in counts)
 
 
-def _count(shape: list[int]) -> int:
-    if any(type(side) is not int or side < 0 for side in shape):
-        raise ValueError(f"a shape {shape}")
+def _count(shape: list[int], most: int) -> int:
+    """How many numbers a tensor has, which can be no more than its file has bytes."""
+    if len(shape) > SIDES_LIMIT or any(type(side) is not int or not 0 <= side <= most for side in shape):
+        raise ValueError("a shape of too many or too large sides, or no whole ones")
     return math.prod(shape)

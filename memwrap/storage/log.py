@@ -14,7 +14,8 @@ from memwrap.errors import RunError, SaveError
 from memwrap.storage.files import read_file, write_file
 from memwrap.storage.validation import Record
 
-LIMIT = 64 << 20  # bytes of a log that is read: a line has about 200
+LIMIT = 16 << 20  # bytes of a log that is read
+LINE_LIMIT = 1 << 16  # bytes of a line, which has about 200; longer ones are damaged
 
 
 class MetricsLine(Record, extra="allow"):
@@ -55,6 +56,8 @@ def read(path: Path) -> list[dict[str, Any]]:
         raise RunError(f"{path}: cannot be read ({error}); move it away to continue without it") from error
     lines = {}
     for text in content.split(b"\n"):
+        if len(text) > LINE_LIMIT:
+            continue
         with suppress(ValidationError):
             line = MetricsLine.model_validate_json(text)
             lines[line.step] = line.model_dump(exclude_unset=True)

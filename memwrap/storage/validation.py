@@ -12,7 +12,10 @@ from memwrap.storage.files import read_file
 from memwrap.version import __version__
 
 JSON_LIMIT = 32 << 20  # bytes
-MOST_GROUPS, MOST_VALUES = 500_000, 5_000_000  # objects and lists in JSON; values and keys in all of them
+MOST_VALUES = 5_000_000  # in the objects and lists of JSON
+MOST_GROUPS = 500_000  # objects and lists
+MOST_KEYS = 1_000_000
+MOST_TEXTS = 2_000_000  # keys included
 
 
 class Record(BaseModel):
@@ -90,9 +93,14 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def too_large(text: str) -> str | None:
     """Why JSON takes too much memory to read: empty objects take thirty times as much as their text."""
-    if text.count("{") + text.count("[") > MOST_GROUPS or text.count(",") + text.count(":") > MOST_VALUES:
-        return f"has more than {MOST_GROUPS:,} objects and lists, or {MOST_VALUES:,} values and keys"
-    return None
+    counts = {
+        "objects and lists": (text.count("{") + text.count("["), MOST_GROUPS),
+        "keys": (text.count(":"), MOST_KEYS),
+        "texts": (text.count('"') // 2, MOST_TEXTS),
+        "values": (text.count(","), MOST_VALUES),
+    }
+    wrong = (f"has {found:,} {name}, more than {most:,}" for name, (found, most) in counts.items() if found > most)
+    return next(wrong, None)
 
 
 def check_format(path: Path, content: dict[str, Any], name: str, newest: int, error: type[MemwrapError]) -> None:

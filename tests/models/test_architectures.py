@@ -105,6 +105,10 @@ WRAPPED: dict[str, Callable[[], nn.Module]] = {
     "transformers Swin": lambda: of_transformers(
         "Swin", embed_dim=16, depths=[1, 1], num_heads=[2, 4], image_size=64, window_size=4, path_norm=True
     ),
+    # Its windows are as large as its last images: a pass changes their sizes.
+    "transformers Swin of large windows": lambda: of_transformers(
+        "Swin", embed_dim=16, depths=[1, 2], num_heads=[2, 4], image_size=64, window_size=8
+    ),
     "transformers ResNet": lambda: of_transformers("ResNet", embedding_size=8, **SMALL_PYRAMID),
     "transformers ConvNext": lambda: of_transformers("ConvNext", **SMALL_PYRAMID),
     # Their configurations have others in them.

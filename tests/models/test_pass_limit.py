@@ -42,6 +42,10 @@ def attend(tokens: int) -> torch.Tensor:
         lambda: nn.AvgPool2d(1001, stride=1, padding=500)(torch.zeros(1, 4, 1001, 1001)),
         lambda: nn.MaxPool2d(1001, stride=1, padding=500)(torch.zeros(1, 4, 1001, 1001)),
         lambda: nn.AvgPool1d(2**20, stride=1, padding=2**19)(torch.zeros(1, 4, 2**20)),
+        # Slow kernels: of half precision, of channels in groups, and of steps one after the other.
+        lambda: nn.Conv2d(64, 64, 3, dtype=torch.float16)(torch.zeros(1, 64, 512, 512, dtype=torch.float16)),
+        lambda: nn.Conv2d(512, 512, 31, groups=512)(torch.zeros(1, 512, 200, 200)),
+        lambda: nn.LSTM(2048, 2048)(torch.zeros(4096, 1, 2048)),
         lambda: nn.Conv2d(16, 1, 9, dtype=torch.float64)(torch.zeros(1, 16, 400, 400, dtype=torch.float64)),
     ],
 )

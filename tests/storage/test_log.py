@@ -86,6 +86,12 @@ def test_of_several_lines_for_a_step_the_last_counts(path: Path) -> None:
     assert log.read(path) == [LINES[0], {"epoch": 2, "step": 6, "loss": 7.0}, LINES[2]]
 
 
+def test_a_line_of_a_million_objects_is_left_out(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(b'{"step": 99, "x": [' + b"{}," * 1_000_000 + b"{}]}\n")
+    assert log.read(path) == LINES
+
+
 def test_only_a_regular_file_of_a_bounded_size_is_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = path.rename(path.with_name("kept"))
     path.symlink_to(kept)

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from memwrap.errors import LoadError
-from memwrap.storage.validation import JSON_LIMIT, MOST_GROUPS, MOST_VALUES, read_json
+from memwrap.storage import validation
+from memwrap.storage.validation import read_json
 
 
 def file_with(folder: Path, text: str) -> Path:
@@ -14,18 +15,21 @@ def file_with(folder: Path, text: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("group", ["{}", "[]", '{"a":[]}'])
-def test_json_of_too_many_groups_is_refused_before_it_is_parsed(group: str, tmp_path: Path) -> None:
-    path = file_with(tmp_path, f'{{"x": [{",".join([group] * MOST_GROUPS)}]}}')
-    with pytest.raises(LoadError, match=f"more than {MOST_GROUPS:,} objects"):
-        read_json(path, LoadError)
-
-
-@pytest.mark.parametrize("each", ["1", '"a":1'])
-def test_json_of_too_many_values_is_refused_before_it_is_parsed(each: str, tmp_path: Path) -> None:
-    path = file_with(tmp_path, f'{{"x": [{",".join([each] * (MOST_VALUES + 1))}]}}')
-    assert path.stat().st_size < JSON_LIMIT
-    with pytest.raises(LoadError, match=f"{MOST_VALUES:,} values"):
+@pytest.mark.parametrize(
+    ("each", "most"),
+    [
+        ("{}", validation.MOST_GROUPS),
+        ("[]", validation.MOST_GROUPS),
+        ('{"a":[]}', validation.MOST_GROUPS),
+        ("1", validation.MOST_VALUES),
+        ('"a"', validation.MOST_TEXTS),
+        ('"a":1', validation.MOST_KEYS),
+    ],
+)
+def test_json_of_too_many_things_is_refused_before_it_is_parsed(each: str, most: int, tmp_path: Path) -> None:
+    path = file_with(tmp_path, f'{{"x": [{",".join([each] * (most + 2))}]}}')
+    assert path.stat().st_size < validation.JSON_LIMIT
+    with pytest.raises(LoadError, match=f"more than {most:,}"):
         read_json(path, LoadError)
 
 
