@@ -5,7 +5,7 @@ from typing import Any
 
 MAX_NUMBER = 2**20  # of any number, as in sizes and counts
 MAX_LISTED = 2**14  # of the whole numbers in lists, as in the sizes and depths of stages
-MAX_SIDE = 3072  # of the sides of images and windows, whose pixels some networks list in Python
+MAX_SIDE = 2048  # of the sides of images and windows, whose pixels some networks list in Python
 MAX_LIST = 1024  # numbers in one list, those of lists in it included
 MAX_VALUES = 2**18  # in all, most of them names of classes
 MAX_TEXT = 1024  # characters

@@ -30,7 +30,7 @@ MAX_OPERATIONS = 300_000
 # For what Python computes, which no count of tensors sees.
 MAX_SECONDS = 15.0  # of the CPU
 WEIGHTS_A_SECOND = 5_000_000  # for which there is a second more
-SPARE_BYTES = 2**30  # besides those of the tensors
+SPARE_BYTES = 512 << 20  # besides those of the tensors
 
 # A result that cannot be larger than this is computed before it is counted.
 _SMALL = 2**12

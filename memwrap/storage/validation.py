@@ -14,8 +14,8 @@ from memwrap.version import __version__
 JSON_LIMIT = 32 << 20  # bytes
 MOST_VALUES = 5_000_000  # in the objects and lists of JSON
 MOST_GROUPS = 500_000  # objects and lists
-MOST_KEYS = 1_000_000
-MOST_TEXTS = 2_000_000  # keys included
+MOST_KEYS = 600_000
+MOST_TEXTS = 1_500_000  # keys included
 
 
 class Record(BaseModel):
