@@ -44,53 +44,45 @@ def test_progress_counts_every_file(tmp_path: Path) -> None:
     assert seen == [(done, 9) for done in range(1, 10)]
 
 
+class Ahead:
+    """Counts how many images are decoded before their turn. wait: seconds, after the first, in which all could be."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, wait: float) -> None:
+        self.started, self.most, self.wait, self.look = 0, 0, wait, scan._scan_image
+        monkeypatch.setattr(scan, "_scan_image", self.scan)
+
+    def scan(self, *arguments: object) -> object:
+        self.started += 1
+        return self.look(*arguments)  # type: ignore[arg-type]
+
+    def progress(self, done: int, total: int) -> None:
+        if done == 1:
+            time.sleep(self.wait)
+        self.most = max(self.most, self.started - done)
+
+
 def test_few_images_are_decoded_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder_of(tmp_path, {f"{'cat' if n % 2 else 'dog'}/{n:03}.png": picture(n) for n in range(120)})
-    started, most, look = 0, 0, scan._scan_image
-
-    def counting(*arguments: object) -> object:
-        nonlocal started
-        started += 1
-        return look(*arguments)  # type: ignore[arg-type]
-
-    def progress(done: int, total: int) -> None:
-        nonlocal most
-        if done == 1:
-            time.sleep(0.5)  # time enough to decode all, if nothing holds it back
-        most = max(most, started - done)
-
-    monkeypatch.setattr(scan, "_scan_image", counting)
-    read_folder(tmp_path, progress=progress)
-    assert 0 < most <= scan.READ_AHEAD
+    ahead = Ahead(monkeypatch, wait=0.5)
+    read_folder(tmp_path, progress=ahead.progress)
+    assert 0 < ahead.most <= scan.READ_AHEAD
 
 
 def test_the_size_that_is_asked_for_counts_as_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small files, large images: neither are many of them made at once, nor kept."""
     folder_of(tmp_path, {f"{'cat' if n % 2 else 'dog'}/{n:03}.png": picture(n) for n in range(12)})
-    side, amounts, started, most, look = 512, [], 0, 0, scan._scan_image
+    side, amounts, ahead = 512, [], Ahead(monkeypatch, wait=0.3)
 
     class Recorded(Budget):
         def take(self, amount: int) -> AbstractContextManager[None]:
             amounts.append(amount)
             return super().take(amount)
 
-    def counting(*arguments: object) -> object:
-        nonlocal started
-        started += 1
-        return look(*arguments)  # type: ignore[arg-type]
-
-    def progress(done: int, total: int) -> None:
-        nonlocal most
-        if done == 1:
-            time.sleep(0.3)
-        most = max(most, started - done)
-
     monkeypatch.setattr(decoding, "MEMORY", Recorded(1 << 30))
-    monkeypatch.setattr(scan, "_scan_image", counting)
     monkeypatch.setattr(scan, "AHEAD_BYTES", 3 * side * side * 4)
-    read_folder(tmp_path, size=side, hold_bytes=0, progress=progress)
+    read_folder(tmp_path, size=side, hold_bytes=0, progress=ahead.progress)
     assert min(amounts) >= 2 * 3 * side * side
-    assert 0 < most <= 4
+    assert 0 < ahead.most <= 4
 
 
 def test_stopping_midway_leaves_no_thread(tmp_path: Path) -> None:
