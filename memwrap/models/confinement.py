@@ -114,7 +114,7 @@ def limit_size(saved_elements: int) -> Iterator[None]:
         hook.remove()
 
 
-class _TakesTooMuch(LoadError):
+class BuildLimitError(LoadError):
     """Raised in the middle of other code, which gives it no message."""
 
     def __init__(self) -> None:
@@ -143,7 +143,7 @@ class _Watch:
     def _watch(self) -> None:
         while not self.done.wait(0.02):
             if self._seconds() > self.end or _resident_bytes() > self.largest:
-                self._interrupt(_TakesTooMuch)
+                self._interrupt(BuildLimitError)
                 self.done.wait(1)  # again, if the code has caught it
 
     def _interrupt(self, error: type[Exception] | None) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from memwrap.encoders import arguments
 from memwrap.encoders.arguments import MAX_NUMBER
 from memwrap.errors import SettingsError
 from memwrap.models.record import MAX_IMAGE, MAX_SIDE
@@ -168,7 +169,7 @@ def test_lists_have_a_largest_length(name: str) -> None:
 def test_settings_fit_what_a_saved_model_may_hold() -> None:
     """Otherwise a run would be begun that cannot be stored."""
     assert NUMBER_LIMIT <= MAX_NUMBER
-    assert SIZE_LIMIT <= MAX_SIDE
+    assert min(MAX_SIDE, arguments.MAX_SIDE) >= SIZE_LIMIT
     assert 3 * SIZE_LIMIT**2 <= MAX_IMAGE
 
 
