@@ -281,6 +281,8 @@ def unsupported_reason(trainer: Trainer) -> str | None:
         return f"its optimizer is {trainer.settings.optimizer}"
     if trainer.settings.freeze:
         return "its encoder is frozen"
+    if trainer.settings.variant == "vote":
+        return "its variant is vote"
     if not isinstance(trainer.images, InMemoryImages):
         return "its images are not held in memory"
     if trainer.device.type == "cuda" and not gpu.kernels_run_on(trainer.device):

@@ -52,20 +52,23 @@ def memory_vector(weights: Tensor, memory: Tensor) -> Tensor:
         return (weights.unsqueeze(1) @ memory).squeeze(1)
 
 
-def memory_vector_from_top(scores: Tensor, samples: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-    """The memory vector from the highest scores alone, and for which inputs these suffice: others need more of them.
+def weights_from_top(scores: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights (B, K) from the highest scores (B, K) alone, descending, and for which inputs these suffice, bool (B,).
 
-    scores (B, K), descending, of samples (B, K) of memory (M, D) -> (B, D), and bool (B,). Without gradients.
+    Others need more of their scores. Without gradients.
     """
     scores = scores - scores[:, :1]
     threshold = _threshold_of_sorted(scores, 1)
-    weights = (scores - threshold).clamp(min=0)
+    return (scores - threshold).clamp(min=0), _suffices(scores[:, -1], threshold.squeeze(1))
+
+
+def memory_vector_of_some(weights: Tensor, samples: Tensor, memory: Tensor) -> Tensor:
+    """The memory vector (B, D) of weights (B, K) for samples (B, K) of memory (M, D). Without gradients."""
     samples = torch.where(weights > 0, samples, samples[:, :1])  # spares reading those of weight zero
     if memory.dtype != weights.dtype:  # converting all would take more room than the memory
         used, samples = samples.unique(return_inverse=True)  # type: ignore[no-untyped-call]
         memory = memory[used].to(weights.dtype)
-    vectors = torch.nn.functional.embedding_bag(samples, memory, mode="sum", per_sample_weights=weights)
-    return vectors, _suffices(scores[:, -1], threshold.squeeze(1))
+    return torch.nn.functional.embedding_bag(samples, memory, mode="sum", per_sample_weights=weights)
 
 
 class _Sparsemax(torch.autograd.Function):

@@ -13,7 +13,7 @@ from torch.autograd.forward_ad import unpack_dual
 
 from memwrap.errors import InputError, brief
 from memwrap.nn import gpu
-from memwrap.nn.attention import memory_vector_from_top, sparsemax
+from memwrap.nn.attention import memory_vector_of_some, sparsemax, weights_from_top
 from memwrap.nn.precision import exact_matmul, to_full_precision, without_autocast
 from memwrap.nn.tracing import checks_enabled
 
@@ -91,13 +91,20 @@ class Similarity(ABC):
         Never holds all scores or weights at a time. queries (B, D), keys (M, D) -> (B, D), and bool (B,). Without
         gradients.
         """
-        rows = max(1, SCORES_AT_ONCE // (2 * count))
-        if len(queries) > rows:
-            parts = [self.attend_to_top(part, keys, count) for part in queries.split(rows)]
-            return torch.cat([vectors for vectors, _ in parts]), torch.cat([enough for _, enough in parts])
+        parts = []
+        for part in queries.split(max(1, SCORES_AT_ONCE // (2 * count))):
+            weights, samples, enough = self.weigh_top(part, keys, count)
+            parts.append((memory_vector_of_some(weights, samples, keys.values), enough))
+        return torch.cat([vectors for vectors, _ in parts]), torch.cat([enough for _, enough in parts])
+
+    def weigh_top(self, queries: Vectors, keys: Vectors, count: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The weights (B, K) of the `count` highest scores, their samples (B, K), and for which inputs these suffice.
+
+        queries (B, D), keys (M, D); K is `count`, or M if that is less. Without gradients.
+        """
         scores, samples = self._largest_scores(queries, keys, min(count, len(keys)))
-        vectors, enough = memory_vector_from_top(scores, samples, keys.values)
-        return vectors, enough if count < len(keys) else torch.ones_like(enough)
+        weights, enough = weights_from_top(scores)
+        return weights, samples, enough if count < len(keys) else torch.ones_like(enough)
 
     def _largest_scores(self, queries: Vectors, keys: Vectors, count: int) -> tuple[Tensor, Tensor]:
         """The largest scores (B, count), descending, and the samples that have them (B, count)."""

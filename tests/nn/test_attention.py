@@ -389,7 +389,7 @@ def test_another_similarity_serves_every_path_through_the_layer(
     assert_close(layer(encodings, prepared), reading.logits)
     first, second = encodings.tensor_split(2)
     assert_close(layer(encodings, "batch"), torch.cat([layer(first, second), layer(second, first)]))
-    monkeypatch.setattr("memwrap.nn.layer.LARGE_MEMORY", 40)
+    monkeypatch.setattr("memwrap.nn.reading.LARGE_MEMORY", 40)
     with torch.no_grad():
         assert_close(layer(encodings, prepared), reading.logits)
 

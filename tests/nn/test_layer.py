@@ -18,7 +18,7 @@ from torch.testing import assert_close
 import memwrap
 from memwrap import InputError, MemoryWrap, NonFiniteError
 from memwrap.nn import checks
-from memwrap.nn import layer as layer_module
+from memwrap.nn import reading as layer_module
 from memwrap.nn.layer import HEADS, VARIANTS
 from memwrap.nn.similarity import CosineSimilarity
 
