@@ -23,7 +23,7 @@ from memwrap.errors import InputError, brief
 
 TIMM = "timm:"
 
-HUB_SECONDS = 5.0  # to wait for an answer of the hub of pretrained weights
+HUB_SECONDS = 2.0  # to wait for the hub of pretrained weights, at each step of a connection
 
 # Arguments of timm's `create_model` that say where weights come from, not what the network is.
 WEIGHT_SOURCES = ("pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path", "cache_dir")
@@ -54,21 +54,33 @@ def create_timm(name: str, num_classes: int, channels: int, arguments: dict[str,
     create: Callable[..., nn.Module] = partial(timm.create_model, name, num_classes=num_classes, in_chans=channels)
     overlay = dict(arguments.get("pretrained_cfg_overlay") or {})
     file = overlay.pop("file", None) if arguments.get("pretrained") else None
+    unreachable: str | None = None
     try:
         if file is not None:
             return _with_weights(create, Path(file), overlay, without)
-        with _offline_if_unreachable(arguments):
+        with _offline_if_unreachable(name, arguments) as unreachable:
             return create(**arguments)
     except Exception as error:
         if not arguments.get("pretrained"):
             raise
         # If this fails too, its error is reported: the weights were not the reason.
         create(**without)
-        advice = "check the network, or give them as a file (--weights)" if file is None else "give another file"
-        raise InputError(
-            f"the pretrained weights of 'timm:{name}' are not available ({brief(error)}); {advice}, or start without "
-            "them"
-        ) from error
+        reason = unreachable if unreachable and isinstance(error, OSError) else brief(error)
+        advice = _how_to_get(name) if file is None else "give another file, or start without them"
+        raise InputError(f"the pretrained weights of 'timm:{name}' are not available ({reason}); {advice}") from error
+
+
+def _how_to_get(name: str) -> str:
+    """Which file has the weights, and what to do with it."""
+    facts = timm_config(name)
+    instead = "use --encoder lite0, which needs no network"
+    if hub := facts.get("hf_hub_id"):
+        file, origin = facts.get("hf_hub_filename") or "model.safetensors", f" of {hub} from the Hugging Face hub"
+    elif url := facts.get("url"):
+        file, origin = url.rpartition("/")[2], f" from {url}"
+    else:
+        return f"timm knows of none; {instead}"
+    return f"fetch {file}{origin} on another machine and give it with --weights {file}, or {instead}"
 
 
 def _with_weights(
@@ -86,8 +98,19 @@ def _with_weights(
     classifier = create(**arguments, pretrained=True, pretrained_cfg_overlay=overlay)
     facts: Any = classifier.pretrained_cfg
     facts.pop("state_dict", None)
+    _load_last_layers(classifier, state)
     _check_weights(classifier, state, file)
     return classifier
+
+
+def _load_last_layers(classifier: nn.Module, state: dict[str, Tensor]) -> None:
+    """Load last layers of the network's own classes; timm drops all that are not for those of its own weights."""
+    facts: Any = classifier.pretrained_cfg
+    named, own = facts.get("classifier") or (), classifier.state_dict()
+    for name in (named,) if isinstance(named, str) else named:
+        found = {key: state[key] for key in (f"{name}.weight", f"{name}.bias") if key in state}
+        if all(key in own and own[key].shape == tensor.shape for key, tensor in found.items()):
+            classifier.load_state_dict(found, strict=False)
 
 
 def _check_weights(classifier: nn.Module, state: dict[str, Tensor], file: Path) -> None:
@@ -155,28 +178,53 @@ def hub_offline() -> Iterator[None]:
 
 
 @contextmanager
-def _offline_if_unreachable(arguments: dict[str, Any]) -> Iterator[None]:
-    """Let the hub's client use its cache if the hub does not answer; it would otherwise retry for a minute."""
+def _offline_if_unreachable(name: str, arguments: dict[str, Any]) -> Iterator[str | None]:
+    """Let the hub's client use its cache if the hub does not answer; it would otherwise retry for a minute.
+
+    Gives the reason why the hub is not asked; None if it is. A few weights are not in the hub, but at another address.
+    """
     if not arguments.get("pretrained") or "pretrained_cfg_overlay" in arguments:
-        yield
+        yield None
         return
     from huggingface_hub import constants
+    from timm.models._hub import check_cached_file
 
-    if _answers(constants.ENDPOINT):
-        yield
+    facts = timm_config(name)
+    if not facts.get("hf_hub_id"):
+        url = facts.get("url")
+        if url and not check_cached_file(url, cache_dir=arguments.get("cache_dir")) and not _answers(url):
+            raise ConnectionError("no network")
+        yield None
+    elif constants.HF_HUB_OFFLINE:
+        yield "HF_HUB_OFFLINE is set"
+    elif _answers(constants.ENDPOINT):
+        yield None
     else:
         with hub_offline():
-            yield
+            yield "no network"
 
 
 def _answers(url: str) -> bool:
-    try:
-        urlopen(Request(url, method="HEAD"), timeout=HUB_SECONDS).close()
-    except HTTPError:
-        return True
-    except (OSError, HTTPException):
-        return False
-    return True
+    """Whether a server answers, in twice HUB_SECONDS at most.
+
+    The limit of a connection does not hold for the search of its address, and holds for each of a server's addresses
+    anew: where packets are lost without an answer, that adds up.
+    """
+    answered = []
+
+    def ask() -> None:
+        try:
+            urlopen(Request(url, method="HEAD"), timeout=HUB_SECONDS).close()
+        except HTTPError:
+            pass  # an answer, too
+        except (OSError, HTTPException):
+            return
+        answered.append(True)
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(2 * HUB_SECONDS)
+    return bool(answered)
 
 
 def _import_timm(name: str) -> Any:

@@ -32,7 +32,7 @@ def read_weights(path: Path, elements: int) -> dict[str, Tensor]:
     except OSError as error:
         raise InputError(f"{path}: the weights cannot be read ({brief(error)})") from error
     try:
-        stored = load(content) if path.suffix == ".safetensors" else _unpickle(content)
+        stored = load(content) if path.suffix == ".safetensors" else unpickle_tensors(content)
     except Exception as error:  # torch.load raises whatever a damaged file leads to
         raise InputError(
             f"{path}: holds no weights ({brief(error)}); expected a .safetensors file, or tensors alone, by torch.save"
@@ -45,7 +45,8 @@ def read_weights(path: Path, elements: int) -> dict[str, Tensor]:
     return {name.removeprefix("module.").removeprefix("_orig_mod."): tensor for name, tensor in state.items()}
 
 
-def _unpickle(content: bytes) -> Any:
+def unpickle_tensors(content: bytes) -> Any:
+    """What `torch.save` wrote, of tensors and plain values alone; any error for anything else. Nothing in it runs."""
     file = io.BytesIO(content)
     if zipfile.is_zipfile(file):
         # torch writes entries as they are, but would read compressed ones, which may become of any size.

@@ -22,6 +22,9 @@ WIDTHS = {
     "shufflenet_v2": 1024,
     "small": 256,
     "tiny": 128,
+    "lite0": 1280,
+    "lite1": 1280,
+    "lite2": 1280,
 }
 
 
