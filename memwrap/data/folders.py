@@ -88,8 +88,19 @@ def _read_layout(container: Container, least_classes: int) -> Layout:
         raise DataError(f"{container.path}: {error}") from None
 
 
+def median_side(path: Path) -> int | None:
+    """The median shorter side, in pixels, of the training images in a folder or zip; None if none can be read."""
+    container = open_container(path)
+    return _median_side(container, _read_layout(container, least_classes=1).train)
+
+
 def _usual_side(container: Container, files: Sequence[LabelledFile]) -> int:
-    """The median shorter side, at most AUTO_SIZE_LIMIT. Bad files do not count: the scan reports them."""
+    """The median shorter side, at most AUTO_SIZE_LIMIT."""
+    return min(AUTO_SIZE_LIMIT, _median_side(container, files) or AUTO_SIZE_LIMIT)
+
+
+def _median_side(container: Container, files: Sequence[LabelledFile]) -> int | None:
+    """Of some files. Bad ones do not count: the scan reports them."""
     count = min(AUTO_SIZE_SAMPLE, len(files))
     sides = []
     for position in range(count):
@@ -97,7 +108,7 @@ def _usual_side(container: Container, files: Sequence[LabelledFile]) -> int:
             sides.append(min(image_size(container.read(files[position * len(files) // count].name))))
         except DataError:
             continue
-    return min(AUTO_SIZE_LIMIT, median_low(sides)) if sides else AUTO_SIZE_LIMIT
+    return median_low(sides) if sides else None
 
 
 def _check_bad_files(path: Path, layout: Layout, scan: Scan, skip_bad: bool) -> None:

@@ -56,7 +56,7 @@ def open_data(
             )
 
     if source not in PUBLISHED:
-        return read(_find_path(source))
+        return read(find_path(source))
     folder = _expand_home(root) if root else default_root()
     data = open_published(source, folder, read, progress, download)
     return _warn_of_namesake(data if size is None else resize(data, size, hold_bytes))
@@ -68,7 +68,8 @@ def default_root() -> Path:
     return _expand_home(Path(given) if given else platformdirs.user_cache_path("memwrap", False, opinion=False))
 
 
-def _find_path(source: str) -> Path:
+def find_path(source: str) -> Path:
+    """The folder or zip at this path; a DataError if there is none."""
     path = _expand_home(Path(source))
     try:
         if source and path.exists():

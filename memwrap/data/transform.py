@@ -46,20 +46,24 @@ class Transform:
     def __call__(self, image: Image.Image | Tensor) -> Tensor:
         """A Pillow image, or pixels uint8 (C, H, W) or (N, C, H, W) -> float of the same rank, of the model's size"""
         if isinstance(image, Tensor):
-            return normalize(self._fit_pixels(image), self.mean, self.std)
+            return normalize(self.fit_pixels(image), self.mean, self.std)
         if not isinstance(image, Image.Image):
             raise InputError(
                 f"image is a {type(image).__name__}; expected a Pillow image or a uint8 tensor: PIL.Image.open reads a "
                 "file"
             )
-        return normalize(to_pixels(image, self.shape, self.fit), self.mean, self.std)
+        return normalize(self.fit_image(image), self.mean, self.std)
 
     def invert(self, images: Tensor) -> Tensor:
         """A model's input, float (..., C, H, W) -> the uint8 pixels it was made from"""
         mean, std = _per_channel(self.mean, images), _per_channel(self.std, images)
         return ((images * std + mean) * 255).round().clamp(0, 255).to(torch.uint8)
 
-    def _fit_pixels(self, pixels: Tensor) -> Tensor:
+    def fit_image(self, image: Image.Image) -> Tensor:
+        """A Pillow image -> uint8 (C, H, W) of the model's size"""
+        return to_pixels(image, self.shape, self.fit)
+
+    def fit_pixels(self, pixels: Tensor) -> Tensor:
         """uint8 (..., C, H, W) -> the same at the model's size, resized as Pillow images are"""
         channels, *size = self.shape
         if pixels.dtype != torch.uint8 or pixels.ndim not in (3, 4) or pixels.shape[-3] != channels:
@@ -72,7 +76,7 @@ class Transform:
         if pixels.ndim == 4:
             resized = pixels.new_empty(len(pixels), *self.shape)
             for row, image in enumerate(pixels):
-                resized[row] = self._fit_pixels(image)
+                resized[row] = self.fit_pixels(image)
             return resized
         rows = pixels.cpu().permute(1, 2, 0).squeeze(-1).contiguous().numpy()
         return to_pixels(Image.fromarray(rows), self.shape, self.fit).to(pixels.device)
