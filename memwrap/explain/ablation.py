@@ -6,13 +6,12 @@ from functools import cached_property
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from memwrap.errors import StaleMemoryError
 from memwrap.nn.attention import sparsemax
-from memwrap.nn.layer import MemoryWrap
 from memwrap.nn.memory import RememberedMemory
 from memwrap.nn.precision import exact_products, to_full_precision, without_autocast
+from memwrap.nn.reading import MemoryLayer
 from memwrap.nn.staleness import WeightSnapshot
 
 # How many numbers one pass may hold, counting memory samples or hidden units: what fits a CPU's cache, and more on a
@@ -29,7 +28,7 @@ class Ablation:
     """
 
     def __init__(
-        self, layer: MemoryWrap, encodings: Tensor, memory: RememberedMemory, keep: Tensor | None = None
+        self, layer: MemoryLayer, encodings: Tensor, memory: RememberedMemory, keep: Tensor | None = None
     ) -> None:
         self.layer, self.encodings, self.memory, self.keep = layer, encodings, memory, keep
         self._prepared = memory.prepared
@@ -44,7 +43,7 @@ class Ablation:
     def at_once(self) -> int:
         """How many removals are classified in one pass."""
         numbers = NUMBERS_AT_ONCE * (TIMES_ON_GPU if self.encodings.is_cuda else 1)
-        return max(1, numbers // max(len(self.memory), self.layer.head.first.out_features))
+        return max(1, numbers // max(len(self.memory), self.layer.hidden_width))
 
     def read(self, inputs: Tensor, removed: Tensor) -> tuple[Tensor, Tensor]:
         """Classify input inputs[n] without the memory samples removed[n], for each n.
@@ -62,15 +61,16 @@ class Ablation:
         """Logits (C,) of one input with a memory of these samples (n,) alone."""
         self.check_unchanged()
         with _full_precision(self.encodings):
-            return self.layer(self.encodings[row : row + 1], self.memory.encodings[samples])[0]
+            memory = self.layer.prepare(self.memory.encodings[samples], self.memory.labels[samples])
+            return self.layer(self.encodings[row : row + 1], memory)[0]
 
-    def shares(self, samples: Tensor, weights: Tensor) -> Tensor:
-        """What memory samples (n,) of these weights (n,) add to every logit, with a linear head: (n, C)"""
-        self.check_unchanged()
-        weight = self.layer.memory_weight()
+    def shares(self, samples: Tensor, weights: Tensor) -> Tensor | None:
+        """What memory samples (n,) of these weights (n,) add to every logit, (n, C); None if that is not a sum."""
         with _full_precision(self.encodings):
-            rows = functional.linear(self._prepared.keys.values[samples].to(weight.dtype), weight)
-            return weights.unsqueeze(1).to(rows.dtype) * rows
+            shares = self.layer.shares(self._prepared.keys.values[samples], weights)
+        if shares is not None:
+            self.check_unchanged()
+        return shares
 
     def check_unchanged(self) -> None:
         """A StaleMemoryError if the layer has changed: its answers would belong to another prediction."""
@@ -105,9 +105,8 @@ class Ablation:
         return self.layer.input_hidden(self._queries, self._prepared)
 
 
-def _placement(layer: MemoryWrap) -> tuple[torch.dtype, torch.device]:
-    weight = layer.head.first.weight
-    return weight.dtype, weight.device
+def _placement(layer: MemoryLayer) -> tuple[torch.dtype, torch.device]:
+    return layer.reference.dtype, layer.reference.device
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """The memory samples behind a prediction, for and against it (paper, sec. 3.2).
 
-A sample is an example if the model predicts the input's predicted class for it as well, a counterfactual if it predicts
-another. Its label plays no part in that.
+Where a head reads the memory, a sample is an example if the model predicts the input's predicted class for it as well,
+and a counterfactual if it predicts another. Where samples vote, or stand next to a classifier, their labels say which.
 """
 
 from collections.abc import Sequence
@@ -14,9 +14,10 @@ from torch import Tensor
 
 from memwrap.explain.ablation import Ablation
 from memwrap.explain.flip_set import FlipSet, find_flip_set
-from memwrap.metrics import predict_classes, top_is_counterfactual
-from memwrap.nn.layer import Reading
+from memwrap.metrics import predict_classes
+from memwrap.nn.memory import UNKNOWN
 from memwrap.nn.precision import to_full_precision
+from memwrap.nn.reading import DecidedBy, Reading
 
 if TYPE_CHECKING:
     from memwrap.explain.record import ExplanationRecord
@@ -32,8 +33,9 @@ class MemorySample:
     """A memory sample that a prediction used.
 
     prediction: the model's class for it, made with the rest of the memory; None in a memory of one. effect: the change
-    of the predicted class's probability when the sample is removed, negative if it supported the prediction; None if
-    not asked for, or if nothing would be left. shares (C,): what it adds to each logit, with a linear head; else None.
+    of the predicted class's probability when the sample is removed, or of its share of a vote; negative if the sample
+    supported the prediction; None if not asked for, if nothing would be left, or if a classifier decided. shares (C,):
+    what it adds to each logit, with a linear head that reads the memory; else None.
     """
 
     index: int
@@ -60,21 +62,27 @@ class Check:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Explanation:
-    """One input's prediction and the memory samples behind it.
+    """One input's prediction and the memory samples behind it, or next to it.
 
-    logits (C,), probabilities (C,), weights (M,). effects (M,): NaN for samples of weight zero; None if they were not
-    asked for or nothing would be left. Indices are those of the whole memory, and a sample that `keep` removed has
-    weight zero. All on the CPU.
+    logits (C,), probabilities (C,), calibrated if the model is; weights (M,). votes (C,): the weights summed by the
+    label of the samples. decided_by: "vote", "head" for one that reads the memory, or "classifier" for one that does
+    not: then the samples are similar images that did not decide. other_prediction: the class of the head next to a
+    vote, or of the vote next to a classifier; None if there is one decision alone. effects (M,): NaN for samples of
+    weight zero; None if they were not asked for, nothing would be left, or a classifier decided. Indices are those of
+    the whole memory, and a sample that `keep` removed has weight zero. All on the CPU.
     """
 
     prediction: int
     logits: Tensor
     probabilities: Tensor
     weights: Tensor
-    uncertain: bool | None  # whether the strongest sample of all is a counterfactual; None in a memory of one
+    votes: Tensor
+    decided_by: DecidedBy
+    other_prediction: int | None
+    uncertain: bool | None  # see `RememberedMemory.is_uncertain`; None in a memory of one
     effects: Tensor | None
     labels: Tensor  # (M,), of the memory
-    memory_predictions: Tensor | None  # (M,), of the memory
+    memory_predictions: Tensor | None  # (M,), of the samples used; others are unknown
     ablation: Ablation
     row: int  # of the input in `ablation`
 
@@ -97,13 +105,17 @@ class Explanation:
 
     @property
     def examples(self) -> tuple[MemorySample, ...]:
-        """The used samples that the model predicts the same class for, the strongest first."""
-        return tuple(sample for sample in self.samples if sample.prediction == self.prediction)
+        """The used samples of the predicted class, the strongest first."""
+        return tuple(sample for sample in self.samples if self.class_of(sample) == self.prediction)
 
     @property
     def counterfactuals(self) -> tuple[MemorySample, ...]:
-        """The used samples that the model predicts another class for, the strongest first."""
-        return tuple(sample for sample in self.samples if sample.prediction not in (self.prediction, None))
+        """The used samples of another class, the strongest first."""
+        return tuple(sample for sample in self.samples if self.class_of(sample) not in (self.prediction, None))
+
+    def class_of(self, sample: MemorySample) -> int | None:
+        """What makes a sample an example or a counterfactual: the model's prediction for it, or its label."""
+        return sample.prediction if self.decided_by == "head" else sample.label
 
     @property
     def unused(self) -> tuple[int, ...]:
@@ -124,8 +136,13 @@ class Explanation:
         return next(iter(self.counterfactuals), None)
 
     @cached_property
-    def flip_set(self) -> FlipSet:
-        """The smallest set of memory samples whose removal changes the prediction, as far as it can be found."""
+    def flip_set(self) -> FlipSet | None:
+        """The smallest set of memory samples whose removal changes the prediction, as far as it can be found.
+
+        None if a classifier decided, which no removal changes.
+        """
+        if self.decided_by == "classifier":
+            return None
         return find_flip_set(self.ablation, self.row, self.prediction)
 
     def __repr__(self) -> str:
@@ -138,12 +155,15 @@ class Explanation:
         ]
         more = ", ..." if len(self.samples) > SHOWN_IN_REPR else ""
         return (
-            f"<Explanation: class {self.prediction}, {100 * probability:.1f} %{doubt}; uses {len(self.samples)} of "
+            f"<Explanation: class {self.prediction}, {100 * probability:.1f} %{doubt}, decided by the "
+            f"{self.decided_by}; {'similar' if self.decided_by == 'classifier' else 'uses'} {len(self.samples)} of "
             f"{self.ablation.memory_size} memory samples: {', '.join(shown)}{more}>"
         )
 
-    def check(self) -> Check:
-        """Classify the input again with a memory of the used samples alone."""
+    def check(self) -> Check | None:
+        """Classify the input again with a memory of the used samples alone; None if a classifier decided."""
+        if self.decided_by == "classifier":
+            return None
         used = self.weights.nonzero().squeeze(1)
         logits = self.ablation.logits_with_only(self.row, used.to(self.ablation.encodings.device)).cpu()
         return Check(
@@ -173,46 +193,83 @@ class Explanation:
 
     def _shares(self, samples: Tensor) -> Tensor | None:
         """(n, C)"""
-        if self.ablation.layer.head_kind != "linear":
-            return None
         device = self.ablation.encodings.device
-        return self.ablation.shares(samples.to(device), self.weights[samples].to(device)).cpu()
+        shares = self.ablation.shares(samples.to(device), self.weights[samples].to(device))
+        return None if shares is None else shares.cpu()
 
 
 def explain(
-    reading: Reading, ablation: Ablation, memory_predictions: Tensor | None, effects: bool = True
+    reading: Reading, ablation: Ablation, probabilities: Tensor, effects: bool = True, temperature: float = 1.0
 ) -> list[Explanation]:
     """One explanation for each input of a reading of the remembered memory.
 
-    memory_predictions (M,): the model's class for each sample, made with the rest of the kept memory; None for a memory
-    of one. effects: whether to compute the effect of each sample.
+    probabilities (B, C): what is shown. effects: whether to compute the effect of each sample, at this temperature.
     """
-    predictions = predict_classes(reading.logits)
-    own, nothing = memory_predictions, [None] * len(predictions)
+    layer, memory = ablation.layer, ablation.memory
+    predictions, nothing = predict_classes(reading.logits), [None] * len(reading.logits)
+    assert reading.votes is not None  # of a remembered memory, which has labels
+    uncertain = memory.is_uncertain(reading, ablation.keep)
+    has_effects = effects and ablation.memory_size > 1 and layer.decided_by != "classifier"
     columns = zip(
         predictions.tolist(),
         reading.logits.cpu(),
-        to_full_precision(reading.logits).softmax(dim=1).cpu(),
+        probabilities.cpu(),
         reading.weights.cpu(),
-        nothing if own is None else top_is_counterfactual(reading.weights, predictions, own).tolist(),
-        removal_effects(ablation, reading, predictions).cpu() if effects and ablation.memory_size > 1 else nothing,
+        reading.votes.cpu(),
+        _other_predictions(reading, layer.decided_by),
+        nothing if uncertain is None else uncertain.tolist(),
+        removal_effects(ablation, reading, predictions, temperature).cpu() if has_effects else nothing,
         strict=True,
     )
-    labels, own = ablation.memory.labels.cpu(), None if own is None else own.cpu()
+    labels, own = memory.labels.cpu(), _own_predictions(ablation, reading)
     return [
-        Explanation(prediction, logits, probabilities, weights, uncertain, effect, labels, own, ablation, row)
-        for row, (prediction, logits, probabilities, weights, uncertain, effect) in enumerate(columns)
+        Explanation(
+            prediction,
+            logits,
+            shown,
+            weights,
+            votes,
+            layer.decided_by,
+            other,
+            doubt,
+            effect,
+            labels,
+            own,
+            ablation,
+            row,
+        )
+        for row, (prediction, logits, shown, weights, votes, other, doubt, effect) in enumerate(columns)
     ]
 
 
-def removal_effects(ablation: Ablation, reading: Reading, predictions: Tensor) -> Tensor:
+def _other_predictions(reading: Reading, decided_by: DecidedBy) -> list[int | None]:
+    """The class of what did not decide: of the head next to a vote, if it knows the vote's class, or of the vote."""
+    if decided_by == "head" or reading.head_logits is None or reading.votes is None:
+        return [None] * len(reading.logits)
+    if decided_by == "classifier":
+        return list(predict_classes(reading.votes).tolist())
+    known = predict_classes(reading.votes) < reading.head_logits.shape[1]
+    pairs = zip(predict_classes(reading.head_logits).tolist(), known.tolist(), strict=True)
+    return [head if is_known else None for head, is_known in pairs]
+
+
+def _own_predictions(ablation: Ablation, reading: Reading) -> Tensor | None:
+    """The model's class for each memory sample that an input used, (M,); None in a memory of one."""
+    used = (reading.weights > 0).any(0).nonzero().squeeze(1)
+    found = ablation.memory.predictions_of(used, ablation.keep)
+    if found is None:
+        return None
+    return torch.full((len(ablation.memory),), UNKNOWN, device=found.device).index_copy(0, used, found).cpu()
+
+
+def removal_effects(ablation: Ablation, reading: Reading, predictions: Tensor, temperature: float = 1.0) -> Tensor:
     """The change of the predicted class's probability when a sample is removed and others may enter: (B, M).
 
-    predictions (B,). NaN for samples of weight zero, whose removal changes nothing.
+    predictions (B,); temperature: of the softmax. NaN for samples of weight zero, whose removal changes nothing.
     """
     inputs, samples = (reading.weights > 0).nonzero(as_tuple=True)
-    without = _probability(ablation.logits(inputs, samples.unsqueeze(1)), predictions[inputs])
-    before = _probability(reading.logits, predictions)
+    without = _probability(ablation.logits(inputs, samples.unsqueeze(1)) / temperature, predictions[inputs])
+    before = _probability(reading.logits / temperature, predictions)
     effects = torch.full_like(reading.weights, torch.nan)
     effects[inputs, samples] = (without - before[inputs]).to(effects.dtype)
     return effects

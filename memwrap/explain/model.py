@@ -5,14 +5,14 @@ from abc import ABC, abstractmethod
 from torch import Tensor, nn
 
 from memwrap.data import Transform
-from memwrap.nn.layer import MemoryWrap, Reading
 from memwrap.nn.memory import RememberedMemory
+from memwrap.nn.reading import MemoryLayer, Reading
 
 
 class ExplainableModel(nn.Module, ABC):
     """An encoder, a memory layer, and the memory that it remembers; `memwrap.MemoryClassifier` is one."""
 
-    layer: MemoryWrap
+    layer: MemoryLayer
     remembered: RememberedMemory | None
 
     @property

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, computed_field, model_validator
 
 from memwrap.explain import sentences
+from memwrap.nn.reading import DecidedBy
 
 if TYPE_CHECKING:
     from memwrap.explain.attribution import Attribution, Deletion
@@ -110,13 +111,17 @@ class HeatmapRecord(FrozenRecord):
 
 
 class PredictionRecord(FrozenRecord):
-    """The model's prediction for one image. uncertain: None without a memory of two images or more."""
+    """The model's prediction for one image. uncertain: None where there is no memory image to compare with.
+
+    decided_by: "vote" of the memory images, "head" that reads the memory, or "classifier" that does not.
+    """
 
     path: Text | None
     prediction: int
     prediction_name: Text
     probability: Share
     uncertain: bool | None
+    decided_by: DecidedBy
 
 
 class ExplanationRecord(PredictionRecord):
@@ -125,11 +130,15 @@ class ExplanationRecord(PredictionRecord):
     label: int | None
     label_name: Text | None
     probabilities: tuple[float, ...]
+    votes: tuple[float, ...]  # the weights summed by the label of the memory images
+    # The class of the head next to a vote, or of the vote next to a classifier; None if there is one decision alone.
+    other_prediction: int | None
+    other_prediction_name: Text | None
     second: ClassRecord | None  # the second most probable class; None with one class
     memory_size: int
     samples: Annotated[tuple[SampleRecord, ...], Field(min_length=1)]
-    flip_set: FlipSetRecord
-    check: CheckRecord
+    flip_set: FlipSetRecord | None  # None, as the check, if a classifier decided
+    check: CheckRecord | None
     heatmap: HeatmapRecord | None = None
 
     @computed_field  # type: ignore[prop-decorator]
@@ -165,7 +174,7 @@ class ExplanationRecord(PredictionRecord):
     @property
     def example(self) -> SampleRecord | None:
         """The strongest memory image of the predicted class."""
-        return next((sample for sample in self.samples if sample.prediction == self.prediction), None)
+        return next((sample for sample in self.samples if self.class_of(sample) == self.prediction), None)
 
     @property
     def counterfactual(self) -> SampleRecord | None:
@@ -173,8 +182,21 @@ class ExplanationRecord(PredictionRecord):
         return next((sample for sample in self.samples if self.is_other(sample)), None)
 
     def is_other(self, sample: MemoryImageRecord) -> bool:
-        """Whether a memory image is predicted as another class than the input."""
-        return sample.prediction not in (None, self.prediction)
+        """Whether a memory image is of another class than the input is predicted as."""
+        return self.class_of(sample) not in (None, self.prediction)
+
+    def class_of(self, sample: MemoryImageRecord) -> int | None:
+        """What makes a memory image one of the predicted class: the model's prediction for it, or its label."""
+        return sample.prediction if self.decided_by == "head" else sample.label
+
+    def class_name_of(self, sample: MemoryImageRecord) -> str | None:
+        """The name of that class."""
+        return sample.prediction_name if self.decided_by == "head" else sample.label_name
+
+    @property
+    def differs(self) -> bool:
+        """Whether head and vote differ, where there are both."""
+        return self.other_prediction not in (None, self.prediction)
 
     def shown_samples(self, count: int) -> tuple[SampleRecord, ...]:
         """The `count` strongest samples, then the strongest example and counterfactual if not among them."""
@@ -212,13 +234,17 @@ def explanation_record(
     prediction, probabilities = explanation.prediction, explanation.probabilities.tolist()
     others = [number for number in range(len(probabilities)) if number != prediction]
     second = max(others, key=lambda number: probabilities[number], default=None)
-    flip_set = explanation.flip_set
+    flip_set, check, other = explanation.flip_set, explanation.check(), explanation.other_prediction
     return ExplanationRecord(
         path=path,
         prediction=prediction,
         prediction_name=name(prediction),
         probability=probabilities[prediction],
         uncertain=explanation.uncertain,
+        decided_by=explanation.decided_by,
+        votes=tuple(explanation.votes.tolist()),
+        other_prediction=other,
+        other_prediction_name=name(other),
         label=label,
         label_name=name(label),
         probabilities=tuple(probabilities),
@@ -227,8 +253,10 @@ def explanation_record(
         else ClassRecord(prediction=second, prediction_name=name(second), probability=probabilities[second]),
         memory_size=explanation.ablation.memory_size,
         samples=tuple(map(sample_record, explanation.samples)),
-        flip_set=FlipSetRecord(prediction_name=name(flip_set.prediction), **vars(flip_set)),
-        check=CheckRecord(**vars(explanation.check())),
+        flip_set=None
+        if flip_set is None
+        else FlipSetRecord(prediction_name=name(flip_set.prediction), **vars(flip_set)),
+        check=None if check is None else CheckRecord(**vars(check)),
     )
 
 

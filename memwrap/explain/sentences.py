@@ -14,9 +14,16 @@ _AN = re.compile(r"[aeiou8]|1[18](?!\d)", re.IGNORECASE)  # how a class name sta
 
 
 def comparison_sentence(record: "ExplanationRecord") -> str:
-    """How the model predicts the memory images that it used."""
-    if record.uncertain is None:
+    """What decided, and of which classes the memory images are."""
+    if record.decided_by == "classifier":
+        return _classifier_sentence(record)
+    if record.memory_size == 1:
         return "The memory holds a single image, so there is no other to compare it with."
+    return _vote_sentence(record) if record.decided_by == "vote" else _head_sentence(record)
+
+
+def _head_sentence(record: "ExplanationRecord") -> str:
+    """How the model predicts the memory images that it used."""
     top = record.samples[0]
     if record.uncertain:
         label = f"; its label is {top.label_name}" if top.label != top.prediction else ""
@@ -35,11 +42,39 @@ def comparison_sentence(record: "ExplanationRecord") -> str:
     )
 
 
+def _vote_sentence(record: "ExplanationRecord") -> str:
+    """How the memory images voted."""
+    top, vote = (
+        record.samples[0],
+        f"{record.prediction_name} has {percent(record.votes[record.prediction])} of the vote",
+    )
+    if record.differs:
+        return f"Unsure: {vote}, but the trained last layer predicts {record.other_prediction_name}."
+    if record.uncertain:
+        return f"Unsure: {vote}, but the memory image with the largest weight is labelled {top.label_name}."
+    if not any(map(record.is_other, record.samples)):
+        return f"The memory images decided: all that were used are labelled {record.prediction_name}."
+    other, weight = strongest_other(record)
+    return f"The memory images decided: {vote}; the strongest other class is {other}, with {percent(weight)}."
+
+
+def _classifier_sentence(record: "ExplanationRecord") -> str:
+    """That the memory images did not decide, and what they would have decided."""
+    share = percent(record.votes[record.prediction if record.other_prediction is None else record.other_prediction])
+    if record.differs:
+        return (
+            f"Unsure: the classifier decided, not these images; by their vote it would be "
+            f"{record.other_prediction_name} ({share})."
+        )
+    doubt = "Unsure: the most similar one has another label. " if record.uncertain else ""
+    return f"{doubt}The classifier decided, not these images; their vote agrees ({share})."
+
+
 def strongest_other(record: "ExplanationRecord") -> tuple[str, float]:
     """The other class with most weight in sum, of equal ones the lower, and that weight."""
     sums: dict[tuple[int, str], float] = defaultdict(float)
     for sample in filter(record.is_other, record.samples):
-        sums[sample.prediction or 0, sample.prediction_name or ""] += sample.weight
+        sums[record.class_of(sample) or 0, record.class_name_of(sample) or ""] += sample.weight
     (_, name), weight = max(sums.items(), key=lambda each: (each[1], -each[0][0]))
     return name, weight
 
@@ -48,19 +83,24 @@ def effect_sentence(record: "ExplanationRecord") -> str:
     """What removing one memory image changes; empty if that is not known."""
     if (largest := record.largest_effect) is None:
         return ""
+    is_vote = record.decided_by == "vote"
+    what = f"{record.prediction_name}'s share of the vote" if is_vote else "the probability"
     if largest >= SMALL_EFFECT:
-        return f"Removing one memory image changes the probability by up to {100 * largest:.1f} points."
+        return f"Removing one memory image changes {what} by up to {100 * largest:.1f} points."
     tenths = max(1, math.ceil(1000 * largest))  # of a point, rounded up
-    return (
-        f"Removing any one memory image changes the probability by at most {tenths / 10:.1f} points: the image itself "
-        "decided, or many memory images together."
-    )
+    together = "many memory images decided together" if is_vote else _NO_SINGLE
+    return f"Removing any one memory image changes {what} by at most {tenths / 10:.1f} points: {together}."
+
+
+_NO_SINGLE = "the image itself decided, or many memory images together"
 
 
 def flip_sentence(record: "ExplanationRecord") -> str:
-    """On how many memory images the prediction depends, as far as the search went."""
+    """On how many memory images the prediction depends, as far as the search went; empty if on none."""
     found, own = record.flip_set, _a(record.prediction_name)
-    if record.uncertain is None:
+    if found is None:
+        return ""
+    if record.memory_size == 1:
         return "The only memory image cannot be removed."
     if found.indices is not None and found.proven:
         other, listed = _a(found.prediction_name), ", ".join(f"#{index}" for index in found.indices)

@@ -14,6 +14,9 @@ import memwrap
 from memwrap import StaleMemoryError
 from memwrap.explain.explanation import Check, Explanation, explain
 from memwrap.explain.flip_set import FlipSet
+from memwrap.metrics import predict_classes
+from memwrap.nn.memory import UNKNOWN, RememberedMemory
+from memwrap.nn.vote_layer import VoteLayer
 from tests.worlds import asked, drawn, explained, hand_made
 
 # Five memory samples of length 5 in the plane, whose cosines are tenths, and a head that takes the memory vector for
@@ -55,7 +58,8 @@ def test_an_input_with_two_equally_strong_samples_by_hand() -> None:
     assert explanation.logits.tolist() == near([3.8, 0.8])
     assert explanation.probabilities.tolist() == near([sigmoid(3), 1 - sigmoid(3)])
     assert explanation.weights.tolist() == near([0.4, 0.2, 0.4, 0, 0])
-    assert explanation.memory_predictions.tolist() == MEMORY_PREDICTIONS
+    assert explanation.ablation.memory.predictions.tolist() == MEMORY_PREDICTIONS
+    assert explanation.memory_predictions.tolist() == [*MEMORY_PREDICTIONS[:3], UNKNOWN, UNKNOWN]
     # Samples 0 and 2 weigh the same, so 0 comes first, and it is a counterfactual.
     assert explanation.weights[0] == explanation.weights[2]
     assert [sample.index for sample in explanation.samples] == [0, 2, 1]
@@ -184,6 +188,105 @@ def test_a_check_leaves_out_what_has_no_weight() -> None:
     assert check.logit_difference == near(2.6 / 3.8)
 
 
+# A vote, and a classifier next to a memory: the same five points, of which each now speaks for its label
+
+
+def voting(
+    *inputs: list[float],
+    decide: str = "vote",
+    head: list[list[float]] | None = None,
+    labels: list[int] = LABELS,
+    classes: int = 2,
+) -> list[Explanation]:
+    """With a linear head of these weights; None for no head."""
+    layer = VoteLayer(2, classes, scale=1.0, decide=decide, head_classes=0 if head is None else len(head)).double()
+    if head is not None:
+        with torch.no_grad():
+            layer.head.weight.copy_(tensor(head))
+            layer.head.bias.zero_()
+    return explained(layer, tensor(inputs).double(), POINTS, labels)
+
+
+SAME, TURNED = [[1.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [1.0, 0.0]]
+
+
+def test_a_vote_by_hand() -> None:
+    (explanation,) = voting(RIGHT, head=SAME)
+    # Weights .4 (0), .2 (1) and .4 (2) as above, for the labels 0, 1 and 0.
+    assert explanation.votes.tolist() == near([0.8, 0.2])
+    assert explanation.probabilities.tolist() == near([0.8, 0.2])
+    assert explanation.logits.exp().tolist() == near([0.8, 0.2])
+    assert (explanation.prediction, explanation.decided_by) == (0, "vote")
+    assert explanation.other_prediction == 0  # the head's logits are (5, 0)
+    assert explanation.uncertain is False
+    # By label, although the model, with the memory less itself, takes 0 for class 1: .68 (1) + .32 (3).
+    assert [sample.index for sample in explanation.examples] == [0, 2]
+    assert [sample.index for sample in explanation.counterfactuals] == [1]
+    assert explanation.samples[0].prediction == 1
+    assert {sample.shares for sample in explanation.samples} == {None}
+    # Without 0: .4 (1) and .6 (2). Without 1: .5 (0) and .5 (2). Without 2: .6 (0) and .4 (1).
+    assert explanation.effects[:3].tolist() == near([-0.2, 0.2, -0.2])
+    assert explanation.effects[3:].isnan().all()
+    # Without 0 and 2: .8 (1) and .2 (3), both labelled 1.
+    assert explanation.flip_set == FlipSet((0, 2), 1, proven=True, tried=1)
+    assert explanation.check() == Check(True, near(0), tolerance=1e-4, kept=3, left_out=2)
+
+
+def test_a_classifier_next_to_a_memory_by_hand() -> None:
+    for head, prediction in ((SAME, 0), (TURNED, 1)):
+        (explanation,) = voting(RIGHT, decide="head", head=head)
+        assert explanation.logits.tolist() == near([5.0, 0.0] if prediction == 0 else [0.0, 5.0])
+        assert (explanation.prediction, explanation.decided_by) == (prediction, "classifier")
+        assert explanation.votes.tolist() == near([0.8, 0.2])
+        assert explanation.other_prediction == 0  # the vote's
+        assert explanation.uncertain is (prediction == 1)
+        assert [sample.index for sample in explanation.samples] == [0, 2, 1]
+        assert [sample.index for sample in explanation.examples] == ([0, 2] if prediction == 0 else [1])
+        assert {sample.effect for sample in explanation.samples} == {None}
+        assert explanation.effects is None
+        assert explanation.flip_set is None
+        assert explanation.check() is None
+        # The head predicts the memory's images as well: x beyond y is class 0.
+        assert [sample.prediction for sample in explanation.samples] == [prediction, prediction, 1 - prediction]
+        assert repr(explanation).startswith(f"<Explanation: class {prediction}, 99.3 %")
+        assert "decided by the classifier; similar 3 of 5 memory samples: #0 40.0 %, #2 40.0 %, #1" in repr(explanation)
+
+
+def test_a_vote_is_uncertain_if_its_strongest_sample_or_its_head_says_otherwise() -> None:
+    # Weights .4 (0), .2 (1), .4 (2), for the labels 1, 0, 0: votes (.6, .4).
+    (explanation,) = voting(RIGHT, head=SAME, labels=[1, 0, 0, 1, 0])
+    assert (explanation.prediction, explanation.other_prediction, explanation.uncertain) == (0, 0, True)
+    (explanation,) = voting(RIGHT, head=TURNED)
+    assert (explanation.prediction, explanation.other_prediction, explanation.uncertain) == (0, 1, True)
+    (explanation,) = voting(RIGHT)
+    assert (explanation.prediction, explanation.other_prediction, explanation.uncertain) == (0, None, False)
+
+
+def test_a_head_says_nothing_of_a_class_that_it_does_not_know() -> None:
+    labels = [2, 1, 2, 1, 0]
+    known, unknown = voting(UP, RIGHT, head=SAME, labels=labels, classes=3)
+    # Weights 2/15 (0), 5/15 (1), 8/15 (3), for the labels 2, 1, 1; the head's logits are (0, 5).
+    assert known.votes.tolist() == near([0, 13 / 15, 2 / 15])
+    assert (known.prediction, known.other_prediction, known.uncertain) == (1, 1, False)
+    assert unknown.votes.tolist() == near([0, 0.2, 0.8])
+    assert (unknown.prediction, unknown.other_prediction, unknown.uncertain) == (2, None, False)
+
+
+@pytest.mark.parametrize("decide", ["vote", "head"])
+def test_a_vote_of_a_single_sample(decide: str) -> None:
+    layer = VoteLayer(2, 2, decide=decide).double()
+    with torch.no_grad():
+        layer.head.weight.copy_(tensor(SAME))
+        layer.head.bias.zero_()
+    (explanation,) = explained(layer, tensor([RIGHT]).double(), POINTS[:1], [1])
+    assert explanation.votes.tolist() == [0, 1]
+    assert explanation.prediction == (1 if decide == "vote" else 0)
+    assert explanation.other_prediction == (0 if decide == "vote" else 1)
+    assert explanation.uncertain is True
+    assert [(sample.label, sample.prediction, sample.effect) for sample in explanation.samples] == [(1, None, None)]
+    assert explanation.flip_set == (FlipSet(None, None, proven=True, tried=0) if decide == "vote" else None)
+
+
 # Corner cases
 
 
@@ -233,7 +336,8 @@ def test_samples_that_change_nothing_have_no_effect_and_no_share() -> None:
 def test_a_memory_of_one_class_is_all_examples_or_none(encoding: list[float], examples: list[int]) -> None:
     memory = tensor([[0.0, 5.0], [3.0, 4.0], [-4.0, 3.0]]).double()
     (explanation,) = by_itself(tensor([encoding]).double(), memory)
-    assert explanation.memory_predictions.tolist() == [1, 1, 1]
+    assert explanation.ablation.memory.predictions.tolist() == [1, 1, 1]
+    assert explanation.memory_predictions.tolist() == [1, 1, UNKNOWN]
     assert [sample.index for sample in explanation.samples] == [1, 0]
     assert [sample.index for sample in explanation.examples] == examples
     assert explanation.uncertain is (not examples)
@@ -267,14 +371,45 @@ def test_effects_are_left_out_when_they_are_not_asked_for() -> None:
     assert without.flip_set == complete.flip_set
 
 
-def test_a_memory_whose_predictions_are_not_known_still_has_effects() -> None:
-    layer, encodings, memory = drawn(0, 1, 5)
-    (known,), ablation = explained(layer, encodings, memory), asked(layer, encodings, memory)
+def test_only_samples_that_an_input_of_the_batch_used_are_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large memory would take its size squared; the predictions of others are computed when they are asked for."""
+    predicted: list[int] = []
+    logits_without = RememberedMemory.logits_without
+
+    def noted(memory: RememberedMemory, rows: Tensor, *keep: Tensor | None) -> Tensor:
+        predicted.extend(rows.tolist())
+        return logits_without(memory, rows, *keep)
+
+    monkeypatch.setattr(RememberedMemory, "logits_without", noted)
+    layer, encodings, memory = drawn(0, 3, 30)
+    explanations = explained(layer, encodings, memory)
+    used = sorted({sample.index for explanation in explanations for sample in explanation.samples})
+    assert 3 < len(used) < 30
+    assert sorted(predicted) == used
+    remembered = explanations[0].ablation.memory
+    assert_close(remembered.predictions, predict_classes(logits_without(remembered, torch.arange(30))))
+    assert sorted(predicted) == list(range(30))  # each once
+    assert remembered.predictions_of(torch.tensor([7, 2, 7])).tolist() == remembered.predictions[[7, 2, 7]].tolist()
+    assert len(predicted) == 30
+    for explanation in explanations:
+        known = explanation.memory_predictions != UNKNOWN
+        assert known.nonzero().squeeze(1).tolist() == used
+        assert_close(explanation.memory_predictions[known], remembered.predictions[known])
+
+
+def test_what_is_shown_are_the_probabilities_given_and_effects_have_their_temperature() -> None:
+    layer, encodings, memory = drawn(0, 2, 5)
+    ablation, temperature = asked(layer, encodings, memory), 3.0
     with torch.no_grad():
-        (explanation,) = explain(layer.read(encodings, memory), ablation, None)
-    assert explanation.uncertain is None
-    assert {sample.prediction for sample in explanation.samples} == {None}
-    assert_close(explanation.effects, known.effects, equal_nan=True)
+        reading = layer.read(encodings, ablation.memory.prepared)
+        shown = (reading.logits / temperature).softmax(dim=1)
+        explanations = explain(reading, ablation, shown, temperature=temperature)
+    for row, explanation in enumerate(explanations):
+        assert_close(explanation.probabilities, shown[row])
+        for sample in explanation.samples:
+            keep = torch.arange(5) != sample.index
+            without = (layer.read(encodings, memory, keep).logits[row] / temperature).softmax(0)
+            assert sample.effect == pytest.approx((without - shown[row])[explanation.prediction].item(), abs=1e-12)
 
 
 # Against a slow loop
@@ -311,6 +446,31 @@ def test_effects_are_those_of_a_loop_over_removals(
                 (without - before)[explanation.prediction].item(), abs=1e-5 if dtype == torch.float32 else 1e-12
             )
             assert sample.effect == explanation.effects[sample.index]
+        assert explanation.effects.isnan().tolist() == (full.weights[row] == 0).tolist()
+        assert explanation.check()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("project", [None, 4])
+@pytest.mark.parametrize("head_classes", [None, 3, 0])
+def test_effects_on_a_vote_are_those_of_a_loop_over_removals(
+    head_classes: int | None, project: int | None, dtype: torch.dtype
+) -> None:
+    layer = VoteLayer(6, 4, project=project, scale=3.0, head_classes=head_classes).to(dtype)
+    encodings, memory = torch.randn(6, 6).to(dtype), torch.randn(30, 6).to(dtype)
+    labels = torch.randint(4, (30,))
+    layer.requires_grad_(False)
+    full = layer.read(encodings, layer.prepare(memory, labels))
+    for row, explanation in enumerate(explained(layer, encodings, memory, labels.tolist())):
+        before = [float(full.weights[row, labels == label].sum()) for label in range(4)]
+        assert explanation.prediction == before.index(max(before))
+        assert explanation.votes.tolist() == pytest.approx(before, abs=1e-5)
+        assert_close(explanation.probabilities, explanation.votes)
+        for sample in explanation.samples:
+            others = torch.arange(30) != sample.index
+            left = layer.read(encodings[row : row + 1], layer.prepare(memory[others], labels[others])).weights[0]
+            share = float(left[labels[others] == explanation.prediction].sum())
+            assert sample.effect == pytest.approx(share - before[explanation.prediction], abs=1e-5)
         assert explanation.effects.isnan().tolist() == (full.weights[row] == 0).tolist()
         assert explanation.check()
 
@@ -435,8 +595,8 @@ def test_an_explanation_is_printed_in_short() -> None:
             str(explanation)
             == repr(explanation)
             == (
-                f"<Explanation: class {explanation.prediction}, {probability:.1f} %{doubt}; uses "
-                f"{len(explanation.samples)} of 5 memory samples: {listed}>"
+                f"<Explanation: class {explanation.prediction}, {probability:.1f} %{doubt}, decided by the head; "
+                f"uses {len(explanation.samples)} of 5 memory samples: {listed}>"
             )
         )
     assert "#3 53.3 %" in str(up)

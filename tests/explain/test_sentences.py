@@ -1,12 +1,14 @@
 """Sentences: which classes, weights and numbers they name."""
 
 import re
+from typing import Any
 
 import pytest
 from torch import tensor
 
 from memwrap.explain import sentences
 from memwrap.explain.record import CheckRecord, ExplanationRecord, FlipSetRecord, SampleRecord
+from memwrap.nn.reading import DecidedBy
 from tests.worlds import explained, hand_made
 
 NAMES = ("cat", "dog", "eel")
@@ -21,8 +23,14 @@ def a_record(
     labels: tuple[int, ...] | None = None,
     effects: tuple[float, ...] | None = None,
     names: tuple[str, ...] = NAMES,
+    decided_by: DecidedBy = "head",
+    other: int | None = None,
+    memory_size: int = 9,
 ) -> ExplanationRecord:
-    """used: weight and predicted class of each memory image; labels: where they differ. flip_set: its four fields."""
+    """used: weight and predicted class of each memory image; labels: where they differ. flip_set: its four fields.
+
+    other: the class of what did not decide.
+    """
     samples = [
         SampleRecord(
             index=index,
@@ -37,27 +45,37 @@ def a_record(
         )
         for index, (weight, own) in enumerate(used)
     ]
-    indices, other, proven, tried = flip_set
+    indices, flipped, proven, tried = flip_set
+    votes = [sum(sample.weight for sample in samples if sample.label == label) for label in range(len(names))]
+    decided_by_memory = decided_by != "classifier"
     return ExplanationRecord(
         path=None,
         prediction=prediction,
         prediction_name=names[prediction],
         probability=0.5,
         uncertain=uncertain,
+        decided_by=decided_by,
+        votes=tuple(votes),
+        other_prediction=other,
+        other_prediction_name=None if other is None else names[other],
         label=None,
         label_name=None,
         probabilities=(0.5, 0.5),
         second=None,
-        memory_size=len(used),
+        memory_size=memory_size,
         samples=tuple(samples),
         flip_set=FlipSetRecord(
             indices=indices,
-            prediction=other,
-            prediction_name=None if other is None else names[other],
+            prediction=flipped,
+            prediction_name=None if flipped is None else names[flipped],
             proven=proven,
             tried=tried,
-        ),
-        check=CheckRecord(same_prediction=True, logit_difference=0.0, tolerance=1e-4, kept=len(used), left_out=0),
+        )
+        if decided_by_memory
+        else None,
+        check=CheckRecord(same_prediction=True, logit_difference=0.0, tolerance=1e-4, kept=len(used), left_out=0)
+        if decided_by_memory
+        else None,
         heatmap=None,
     )
 
@@ -80,7 +98,7 @@ def a_record(
         (a_record(0, (0.3, 0), (0.25, 1), (0.2, 2), (0.15, 2), (0.1, 0)), ["40.0 % of", "a cat", "eel, with 35.0 %."]),
         # Of classes with the same weight the lower.
         (a_record(0, (0.5, 0), (0.25, 2), (0.25, 1)), ["50.0 % of", "a cat", "dog, with 25.0 %."]),
-        (a_record(0, (1.0, None), uncertain=None), ["a single image"]),
+        (a_record(0, (1.0, None), uncertain=None, memory_size=1), ["a single image"]),
     ],
     ids=["unsure", "unsure, label", "all", "all, labels", "some, labels", "sum of weights", "equal weights", "one"],
 )
@@ -90,6 +108,54 @@ def test_the_comparison_names_classes_and_weights(record: ExplanationRecord, par
     assert found.startswith(("Unsure", "All", "The memory", "85.0", "40.0", "50.0"))
     # Only the effect, whose sign is often another, says what supports a prediction.
     assert not re.search("support|against", found)
+
+
+def by_labels(decided_by: DecidedBy, *used: tuple[float, int], **options: Any) -> ExplanationRecord:
+    """A record of class 1, a dog. used: weight and label of each memory image; the model predicts all as cats."""
+    labels = tuple(label for _, label in used)
+    return a_record(1, *((weight, 0) for weight, _ in used), labels=labels, decided_by=decided_by, **options)
+
+
+@pytest.mark.parametrize(
+    ("record", "parts"),
+    [
+        (by_labels("vote", (0.6, 1), (0.4, 1), other=1), ["The memory images decided", "labelled dog."]),
+        (by_labels("vote", (0.6, 1), (0.4, 1)), ["The memory images decided", "labelled dog."]),
+        (
+            by_labels("vote", (0.45, 1), (0.3, 2), (0.25, 0)),
+            ["The memory images decided", "dog has 45.0 % of the vote", "eel, with 30.0 %."],
+        ),
+        # The class of most weight in sum, not that of the strongest image.
+        (by_labels("vote", (0.4, 1), (0.25, 0), (0.2, 2), (0.15, 2)), ["dog has 40.0 %", "eel, with 35.0 %."]),
+        (
+            by_labels("vote", (0.4, 2), (0.3, 1), (0.3, 1), uncertain=True, other=1),
+            ["Unsure", "dog has 60.0 % of the vote", "largest weight is labelled eel."],
+        ),
+        (
+            by_labels("vote", (0.6, 1), (0.4, 2), uncertain=True, other=2),
+            ["Unsure", "dog has 60.0 % of the vote", "predicts eel."],
+        ),
+        (by_labels("vote", (1.0, 1), memory_size=1), ["a single image"]),
+        (by_labels("classifier", (0.6, 1), (0.4, 2), other=1), ["The classifier decided", "agrees (60.0 %)"]),
+        (
+            by_labels("classifier", (0.4, 2), (0.3, 1), (0.3, 1), uncertain=True, other=1),
+            ["Unsure", "another label", "The classifier decided", "agrees (60.0 %)"],
+        ),
+        (
+            by_labels("classifier", (0.7, 2), (0.3, 1), uncertain=True, other=2),
+            ["Unsure", "the classifier decided", "it would be eel (70.0 %)."],
+        ),
+        (by_labels("classifier", (1.0, 1), other=1, memory_size=1), ["The classifier decided", "agrees (100.0 %)"]),
+    ],
+)
+def test_of_a_vote_and_a_classifier_labels_are_named_and_not_predictions(
+    record: ExplanationRecord, parts: list[str]
+) -> None:
+    found = sentences.comparison_sentence(record)
+    assert [part for part in parts if part not in found] == []
+    assert found.startswith(parts[0]) or parts[0].startswith(("dog", "a single"))
+    assert "cat" not in found
+    assert ("decided, not these images" in found) == (record.decided_by == "classifier")
 
 
 def test_sentences_of_a_world_worked_out_by_hand() -> None:
@@ -140,6 +206,14 @@ def test_the_effect_of_removing_one_memory_image(effects: tuple[float, float], p
     assert record.largest_effect == max(map(abs, effects))
 
 
+@pytest.mark.parametrize(("effects", "part"), [((0.02, -0.3456), "up to 34.6"), ((0.0002, -0.0031), "at most 0.4")])
+def test_the_effect_on_a_vote_is_one_on_the_share_of_its_class(effects: tuple[float, float], part: str) -> None:
+    found = sentences.effect_sentence(by_labels("vote", (0.6, 1), (0.4, 2), effects=effects))
+    assert "dog's share of the vote" in found
+    assert part in found
+    assert "the image itself" not in found  # which has no part in a vote
+
+
 def test_no_row_shows_more_than_the_sentence() -> None:
     for tenths in range(100):
         effect = tenths * 1e-4 + 3e-5
@@ -150,7 +224,7 @@ def test_no_row_shows_more_than_the_sentence() -> None:
 
 
 def test_unknown_effects_have_no_sentence() -> None:
-    unknown = a_record(0, (1.0, None), uncertain=None)
+    unknown = a_record(0, (1.0, None), uncertain=None, memory_size=1)
     assert sentences.effect_sentence(unknown) == ""
     assert unknown.largest_effect is None
 
@@ -180,8 +254,12 @@ def test_the_flip_set_names_images_and_class(
 
 
 def test_the_only_memory_image_has_no_flip_set() -> None:
-    alone = a_record(0, (1.0, None), uncertain=None, flip_set=(None, None, True, 0))
+    alone = a_record(0, (1.0, None), uncertain=None, flip_set=(None, None, True, 0), memory_size=1)
     assert sentences.flip_sentence(alone) == "The only memory image cannot be removed."
+
+
+def test_a_classifier_s_prediction_depends_on_no_memory_image() -> None:
+    assert sentences.flip_sentence(by_labels("classifier", (1.0, 1), other=1)) == ""
 
 
 # Names and numbers

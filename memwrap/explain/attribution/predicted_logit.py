@@ -1,4 +1,4 @@
-"""The function that heatmaps attribute: the predicted class's logit, of the pixels of input and memory samples."""
+"""The function that heatmaps attribute: the score of the predicted class, of the pixels of input and memory samples."""
 
 import operator
 from collections.abc import Iterator, Sequence
@@ -18,10 +18,12 @@ from memwrap.nn.precision import exact_convolutions, exact_products
 
 @dataclass(frozen=True, eq=False)
 class PredictedLogit:
-    """f(x, m_1 .. m_k): the logit of the class `target` that the model predicts for an image.
+    """f(x, m_1 .. m_k): the score of the class `target` that the model predicts for an image.
 
-    The memory is cut to the samples that the image uses, which leaves the prediction as it is. `moved` are those whose
-    pixels are arguments of f; `still` are the others, which stay as they are remembered. image (C, H, W)
+    Where a head reads the memory, its logit. Where samples vote, or stand next to a classifier, how similar the image
+    is to the samples of that class, by their weights; their vote itself may not change at all. The memory is cut to the
+    samples that the image uses, which leaves the prediction as it is. `moved` are those whose pixels are arguments of
+    f; `still` are the others, which stay as they are remembered. image (C, H, W)
     """
 
     model: ExplainableModel
@@ -30,6 +32,7 @@ class PredictedLogit:
     target: int
     moved: tuple[int, ...]
     still: tuple[int, ...]
+    weights: Tensor  # (M,), of the image
 
     def __call__(self, images: Tensor, samples: Tensor | None = None) -> Tensor:
         """images (N, C, H, W), samples (N, k, C, H, W) -> f of each row, (N,). None where no sample moves."""
@@ -43,8 +46,19 @@ class PredictedLogit:
                 "use method='occlusion', which needs none"
             )
         still = self.memory.encodings[list(self.still)].expand(len(images), -1, -1)
-        logits: Tensor = self.model.layer(encodings[:, 0], torch.cat([encodings[:, 1:], still], dim=1))
+        memory = torch.cat([encodings[:, 1:], still], dim=1)
+        if self.model.layer.decided_by != "head":
+            return self._similarity(encodings[:, 0], memory)
+        logits: Tensor = self.model.layer(encodings[:, 0], memory)
         return logits[:, self.target]
+
+    def _similarity(self, inputs: Tensor, memory: Tensor) -> Tensor:
+        """inputs (N, D), memory (N, n, D) of the samples moved, then still -> (N,)"""
+        layer, used = self.model.layer, [*self.moved, *self.still]
+        queries, keys = (layer.similarity.vectors(layer.compared(each)) for each in (inputs, memory))
+        voting = self.memory.labels[used] == self.target
+        weights = self.weights[used] * (voting if bool(voting.any()) else torch.ones_like(voting))
+        return (layer.similarity.scores(queries, keys) * weights.to(inputs.dtype)).sum(1)
 
     def arguments(self) -> tuple[Tensor, ...]:
         """The point at which f is attributed: the image (1, C, H, W) and, if any move, the samples (1, k, C, H, W)."""
@@ -52,7 +66,8 @@ class PredictedLogit:
         image = self.image.detach().clone().unsqueeze(0)
         if not self.moved:
             return (image,)
-        return image, self.memory.images[list(self.moved)].unsqueeze(0)
+        moved = torch.tensor(self.moved, device=self.memory.labels.device)
+        return image, self.memory.inputs(moved, self.model.get_transform).unsqueeze(0)
 
 
 @contextmanager
@@ -79,7 +94,8 @@ def predicted_logit(
     used = _used(reading.weights[0])
     moved = used[:shown] if asked is None else _among(used, asked, name, len(memory))
     still = tuple(index for index in used if index not in set(moved))
-    return PredictedLogit(model, memory, image, int(predict_classes(reading.logits)), moved, still)
+    target = int(predict_classes(reading.logits))
+    return PredictedLogit(model, memory, image, target, moved, still, reading.weights[0])
 
 
 def _used(weights: Tensor) -> tuple[int, ...]:

@@ -1,6 +1,8 @@
 """Heatmaps: they add up, batch or not, in whatever state the model is; and what the published way does instead."""
 
 import re
+from dataclasses import replace
+from typing import Literal
 
 import captum.attr
 import pytest
@@ -54,11 +56,31 @@ def test_those_of_an_untrained_model_add_up_as_well(
         assert abs(total(found)) > 0.02
 
 
+@pytest.mark.parametrize("decide", ["vote", "head"])
+def test_those_of_a_vote_and_of_a_classifier_with_a_memory_add_up_as_well(
+    decide: Literal["vote", "head"], images: Tensor, labels: Tensor
+) -> None:
+    model = memwrap.attach(memwrap.encoders.create("tiny", num_classes=4).eval(), decide=decide)
+    model.transform = Transform((3, 8, 8), mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.3))
+    model.remember(torch.randint(256, (12, 3, 8, 8), dtype=torch.uint8), labels)
+    for found in heatmaps(model, images[:3], shown=2):
+        assert found.converged
+        assert found.relative_error < 0.01
+        change = found.at_input - found.at_baseline
+        assert abs(total(found) - change) == pytest.approx(found.completeness_error, abs=1e-5)
+        assert found.input.abs().sum() > 0
+        # Samples of other classes have no part in the score, unless there are no others.
+        used = [*found.moved, *found.still]
+        counted = [index for index in used if labels[index] == found.target] or used
+        drawn = (found.samples.flatten(1).abs().sum(1) > 0).tolist()
+        assert drawn == [index in counted for index in found.moved]
+
+
 def test_both_ends_are_what_the_model_predicts_there(trained: Trained) -> None:
     """At the baseline, that is, with the image and the moved samples white, and the others as they are."""
     model, images = trained
     (found,) = heatmaps(model, images[:1], shown=3)
-    remembered = model.remembered.images
+    remembered = remembered_inputs(model)
     white = torch.full((3, 1, 8, 8), (1 - model.transform.mean[0]) / model.transform.std[0])
     with torch.no_grad():
         assert found.at_input == pytest.approx(model(images[:1])[0, found.target].item(), abs=1e-4)
@@ -66,9 +88,14 @@ def test_both_ends_are_what_the_model_predicts_there(trained: Trained) -> None:
     assert found.at_baseline == pytest.approx(expected, abs=1e-4)
 
 
+def remembered_inputs(model: MemoryClassifier) -> Tensor:
+    """The memory's images, which are kept as pixels, as the model takes them."""
+    return model.transform(model.remembered.images)
+
+
 def by_small_steps(model: MemoryClassifier, image: Tensor, found: Attribution, steps: int) -> tuple[Tensor, Tensor]:
     """Integrated gradients by the midpoint rule, one step to a pass, through the model as anybody may call it."""
-    moved, still = (model.remembered.images[list(indices)] for indices in (found.moved, found.still))
+    moved, still = (remembered_inputs(model)[list(indices)] for indices in (found.moved, found.still))
     image_sum, moved_sum = torch.zeros_like(image), torch.zeros_like(moved)
     white = (1 - model.transform.mean[0]) / model.transform.std[0]
     for step in range(steps):
@@ -146,9 +173,7 @@ def test_the_way_back_has_the_opposite_attributions(trained: Trained) -> None:
         there = predicted_logit(model, images[1], None, [], "")
         forth = integrated_gradients(task, (images[1:2],), 64, 64)[0]
         # The same function, begun at the other end.
-        back = integrated_gradients(
-            type(task)(model, task.memory, there.image, task.target, (), task.still), (images[:1],), 64, 64
-        )[0]
+        back = integrated_gradients(replace(task, image=there.image), (images[:1],), 64, 64)[0]
     assert_close(forth, -back, atol=1e-4, rtol=1e-3)
 
 
@@ -159,7 +184,7 @@ def published_error(model: MemoryClassifier, image: Tensor, steps: int, rows: in
     """
     with torch.no_grad():
         reading = model.read(image)
-    used, target = model.remembered.images[reading.weights[0] > 0], int(reading.logits.argmax())
+    used, target = remembered_inputs(model)[reading.weights[0] > 0], int(reading.logits.argmax())
 
     def forward(images: Tensor, memory: Tensor) -> Tensor:
         return model(images, memory=memory)[:, target]

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from memwrap import InputError, MemoryClassifier, NoMemoryError, StaleMemoryError
+from memwrap import InputError, MemoryClassifier, NoMemoryError, StaleMemoryError, VoteLayer
 from memwrap.explain.attribution.predicted_logit import PredictedLogit, predicted_logit, with_gradients
+from memwrap.models.base import Origin
 
 
 def the_task(
@@ -67,9 +68,58 @@ def test_moved_samples_are_arguments_and_the_others_stay_as_remembered(
     model, images = trained
     task = the_task(model, images[0], shown=4)
     image, samples = torch.randn(1, 1, 8, 8), torch.randn(1, 4, 1, 8, 8)
-    memory = torch.cat([samples[0], model.remembered.images[list(task.still)]])
+    memory = torch.cat([samples[0], model.transform(model.remembered.images[list(task.still)])])
     with torch.no_grad():
         assert_close(task(image, samples)[0], model(image, memory=memory)[0, task.target])
+
+
+@pytest.mark.parametrize("project", [None, 3])
+@pytest.mark.parametrize("decide", ["vote", "head"])
+def test_f_of_a_vote_is_the_similarity_to_the_samples_of_the_class(decide: str, project: int | None) -> None:
+    """Weighed as the image weighs them; also next to a classifier that decides."""
+    layer = VoteLayer(4, 3, scale=1.0, decide=decide, project=project)
+    model = MemoryClassifier(nn.Flatten(), layer, Origin("fc", 3, (1, 2, 2))).eval()
+    images = torch.rand(6, 1, 2, 2)
+    model.remember(torch.rand(9, 1, 2, 2), torch.arange(9) % 3)
+    compared = nn.Identity() if project is None else layer.projection
+    keys = compared(model.remembered.images.flatten(1))
+    with torch.no_grad():
+        reading = model.read(images)
+        for row, image in enumerate(images):
+            target = int(reading.logits[row].argmax())
+            weights = reading.weights[row] * (model.remembered.labels == target)
+            if not weights.any():
+                weights = reading.weights[row]  # a classifier's class may have none
+            for shown in (None, 2):
+                task = the_task(model, image, shown)
+                assert task.target == target
+                cosines = nn.functional.cosine_similarity(compared(image.flatten()), keys)
+                assert_close(task(*task.arguments())[0], (weights * cosines).sum(), atol=1e-5, rtol=0)
+            other = torch.rand(1, 1, 2, 2)  # with the weights of the image, wherever it moves
+            cosines = nn.functional.cosine_similarity(compared(other.flatten(1)), keys)
+            alone = the_task(model, image, asked=[])
+            assert_close(alone(other)[0], (weights * cosines).sum(), atol=1e-5, rtol=0)
+
+
+def test_where_no_sample_is_of_the_class_f_is_the_similarity_to_all() -> None:
+    layer = VoteLayer(4, 3, scale=1.0, decide="head")
+    model = MemoryClassifier(nn.Flatten(), layer, Origin("fc", 3, (1, 2, 2))).eval()
+    nn.init.constant_(layer.head.bias[2:], 100.0)
+    model.remember(torch.rand(9, 1, 2, 2), torch.arange(9) % 2)
+    image = torch.rand(1, 2, 2)
+    task = the_task(model, image, shown=2)
+    assert task.target == 2
+    cosines = nn.functional.cosine_similarity(image.flatten(), model.remembered.images.flatten(1))
+    with torch.no_grad():
+        weights = model.read(image.unsqueeze(0)).weights[0]
+        assert_close(task(*task.arguments())[0], (weights * cosines).sum(), atol=1e-5, rtol=0)
+
+
+def test_pixels_of_a_memory_move_as_the_model_takes_them(by_hand: MemoryClassifier, like_the_first: Tensor) -> None:
+    pixels = by_hand.transform.invert(by_hand.remembered.images)
+    by_hand.remember(pixels, by_hand.remembered.labels)
+    (_, samples) = the_task(by_hand, like_the_first[0]).arguments()
+    assert_close(samples[0], by_hand.transform(pixels[:1]), atol=0, rtol=0)
 
 
 def test_nothing_but_arguments_gets_a_gradient(remembering: MemoryClassifier, images: Tensor) -> None:
