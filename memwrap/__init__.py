@@ -28,25 +28,34 @@ if TYPE_CHECKING:
     from memwrap.models.classifier import MemoryClassifier
     from memwrap.models.loading import load
     from memwrap.models.standard import StandardClassifier
-    from memwrap.models.wrapping import wrap
+    from memwrap.models.wrapping import attach, wrap
     from memwrap.nn.attention import sparsemax
-    from memwrap.nn.layer import MemoryWrap, Reading
+    from memwrap.nn.layer import MemoryWrap
     from memwrap.nn.memory import RememberedMemory
+    from memwrap.nn.reading import Reading
+    from memwrap.nn.vote_layer import VoteLayer
+    from memwrap.runs.api import TrainedRun, calibrate, evaluate, train
 
 _HOMES = {
+    "attach": "memwrap.models.wrapping",
     "attribution": "memwrap.attribution",
+    "calibrate": "memwrap.runs.api",
     "encoders": "memwrap.encoders",
+    "evaluate": "memwrap.runs.api",
     "Explanation": "memwrap.explain.explanation",
     "FlipSet": "memwrap.explain.flip_set",
     "MemoryClassifier": "memwrap.models.classifier",
     "MemorySample": "memwrap.explain.explanation",
     "MemoryWrap": "memwrap.nn.layer",
-    "Reading": "memwrap.nn.layer",
+    "Reading": "memwrap.nn.reading",
     "RememberedMemory": "memwrap.nn.memory",
     "StandardClassifier": "memwrap.models.standard",
+    "TrainedRun": "memwrap.runs.api",
     "Transform": "memwrap.data.transform",
+    "VoteLayer": "memwrap.nn.vote_layer",
     "load": "memwrap.models.loading",
     "sparsemax": "memwrap.nn.attention",
+    "train": "memwrap.runs.api",
     "wrap": "memwrap.models.wrapping",
 }
 
@@ -70,14 +79,20 @@ __all__ = [
     "SettingsError",
     "StaleMemoryError",
     "StandardClassifier",
+    "TrainedRun",
     "TrainingError",
     "Transform",
+    "VoteLayer",
     "WrapError",
     "__version__",
+    "attach",
     "attribution",
+    "calibrate",
     "encoders",
+    "evaluate",
     "load",
     "sparsemax",
+    "train",
     "wrap",
 ]
 

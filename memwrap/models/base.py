@@ -2,6 +2,7 @@
 
 import math
 import os
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -14,15 +15,16 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from memwrap.data import Transform
-from memwrap.errors import InputError, LoadError, SaveError, brief
+from memwrap.errors import InputError, LoadError, MemwrapWarning, SaveError, brief
 from memwrap.models.architectures import describe
 from memwrap.models.pass_limit import PassLimit
 from memwrap.models.record import ModelRecord
 from memwrap.models.surgery.modules import get_logits
 from memwrap.nn.checks import check_images, check_logits
-from memwrap.nn.layer import MemoryWrap
 from memwrap.nn.modes import evaluation_mode
 from memwrap.nn.precision import exact_convolutions, exact_products
+from memwrap.nn.probabilities import Calibration
+from memwrap.nn.reading import MemoryLayer
 from memwrap.nn.tracing import checks_enabled
 from memwrap.storage import checkpoint, validation
 
@@ -40,16 +42,18 @@ class EncoderModel(nn.Module, ABC):
     """An encoder and a last layer. Images are float tensors, normalised as the encoder expects.
 
     classes: the names of the classes; None if not given. transform: makes of a Pillow image or a uint8 tensor what the
-    model takes; None if not given. Both are saved with the model.
+    model takes; None if not given. calibration: what probabilities are calibrated by; None if they are not. All are
+    saved with the model.
     """
 
-    def __init__(self, encoder: nn.Module, layer: MemoryWrap | nn.Linear, origin: Origin) -> None:
+    def __init__(self, encoder: nn.Module, layer: MemoryLayer | nn.Linear, origin: Origin) -> None:
         super().__init__()
         self.encoder = encoder
         self.layer = layer
         self.origin = origin
         self.classes: tuple[str, ...] | None = None
         self.transform: Transform | None = None
+        self.calibration: Calibration | None = None
 
     def get_transform(self) -> Transform:
         """The transform; an InputError if none has been set."""
@@ -91,16 +95,25 @@ class EncoderModel(nn.Module, ABC):
         A model in that folder is replaced once the new one is complete; other files stay. The classifier's code is not
         stored: to load a hand-written classifier, pass it to `load`.
         """
-        checkpoint.write(Path(folder), *self.pack())
+        settings, parts = self.pack()
+        checkpoint.write(Path(folder), settings, parts)
+        if settings["classifier"]["architecture"] is None:
+            warnings.warn(
+                f"{folder}: the classifier, {settings['classifier']['class']}, cannot be rebuilt from a name; to load "
+                "the model, give one that is built like it: memwrap.load(folder, classifier=...)",
+                MemwrapWarning,
+                stacklevel=2,
+            )
 
     def pack(self, record: ModelRecord | None = None, probe: bool = True) -> tuple[dict[str, Any], checkpoint.Parts]:
         """What `save` stores: settings (JSON values) and tensors.
 
-        record: what `describe` returned before, if only weights have changed since. probe: whether to compute logits
-        that prove a loaded model; without them, loading checks hashes and shapes alone.
+        record: what `describe` returned before, if only weights, layer and calibration have changed since. probe:
+        whether to compute logits that prove a loaded model; without them, loading checks hashes and shapes alone.
         """
         record = record or self.describe()
-        parts = {"weights": _tensors_only(self.state_dict())}
+        record = record.model_copy(update={"layer": self.layer_settings(), "calibration": self.calibration})
+        parts = {"weights": dict(_tensors_only(self.state_dict()))}
         if probe:
             parts["probe"] = self._probe(is_rebuilt=record.classifier.architecture is not None)
         return record.model_dump(by_alias=True), parts
@@ -120,6 +133,7 @@ class EncoderModel(nn.Module, ABC):
             "layer": self.layer_settings(),
             "classes": None if self.classes is None else tuple(map(str, self.classes)),
             "transform": self.transform,
+            "calibration": self.calibration,
             "frozen": tuple(name for name, parameter in self.named_parameters() if not parameter.requires_grad),
             "state_versions": _versions(self.state_dict()),
         }

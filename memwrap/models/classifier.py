@@ -2,25 +2,31 @@
 
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from memwrap.errors import InputError, LoadError, NoMemoryError, SaveError, StaleMemoryError, brief
+from memwrap.errors import InputError, LoadError, NoMemoryError, SaveError, StaleMemoryError
 from memwrap.explain.ablation import Ablation
 from memwrap.explain.explanation import Explanation, explain
 from memwrap.explain.model import ExplainableModel
 from memwrap.models.base import EncoderModel, Origin
 from memwrap.models.memory_check import check_memory, draw_rows
+from memwrap.models.memory_state import memory_from, memory_tensors, take_tensors
 from memwrap.models.record import ModelRecord
+from memwrap.models.samples import ImageSource, read_batches
 from memwrap.nn.checks import check_images, check_keep, check_labels, check_memory_images, check_sizes
-from memwrap.nn.layer import BATCH, MemoryWrap, Reading, first_half
+from memwrap.nn.layer import BATCH, MemoryWrap, first_half
 from memwrap.nn.memory import RememberedMemory
 from memwrap.nn.modes import evaluation_mode
 from memwrap.nn.precision import exact_convolutions, exact_products
+from memwrap.nn.probabilities import reading_probabilities, temperature_of
+from memwrap.nn.reading import DecidedBy, MemoryLayer, PreparedMemory, Reading
 from memwrap.nn.staleness import WeightSnapshot
 from memwrap.nn.tracing import checks_enabled
+from memwrap.nn.vote_layer import VoteLayer
 from memwrap.storage.checkpoint import Parts
 
 CHUNK_SIZE = 128  # images encoded at a time
@@ -30,33 +36,52 @@ class MemoryClassifier(EncoderModel, ExplainableModel):
     """An encoder and a memory layer. Images are float tensors, normalised as the encoder expects.
 
     In training a memory is given with each batch, and encoded in a pass of its own: batch normalisation never mixes the
-    two. For inference `remember` encodes one memory once.
+    two. For inference `remember` encodes one memory once. A vote is trained without a memory: `model(images)`.
+    memory_in_state_dict: whether state_dict() holds the remembered memory, too, so that checkpoints of other libraries
+    bring it back; False by default.
     """
 
-    layer: MemoryWrap
+    layer: MemoryLayer
 
-    def __init__(self, encoder: nn.Module, layer: MemoryWrap, origin: Origin) -> None:
+    def __init__(self, encoder: nn.Module, layer: MemoryLayer, origin: Origin) -> None:
         super().__init__(encoder, layer, origin)
         self.remembered: RememberedMemory | None = None
         self._snapshot: WeightSnapshot | None = None
+        self.memory_in_state_dict = False
+        self._loaded_memory: dict[str, Tensor] = {}  # between reading a state_dict and the weights in it
+        self.register_load_state_dict_post_hook(_restore_loaded)  # type: ignore[no-untyped-call]
 
     @property
     def reference(self) -> Tensor:
         """A weight of the last layer, which has the model's dtype and device."""
-        return self.layer.head.first.weight
+        return self.layer.reference
+
+    @property
+    def decided_by(self) -> DecidedBy:
+        """What decides: "vote" of the memory, "head" that reads the memory, or "classifier" that does not."""
+        return self.layer.decided_by
+
+    @property
+    def trains_with_memory(self) -> bool:
+        """Whether each training step needs a memory."""
+        return isinstance(self.layer, MemoryWrap)
 
     def forward(self, images: Tensor, memory: Tensor | Literal["batch"] | None = None) -> Tensor:
         """images (B, channels, H, W) -> logits (B, C)
 
         memory: as for `read`, or "batch": each half of the batch is the memory of the other half, encoded by itself.
+        A vote gives the logits of its head in training mode, and those of the vote, the logarithm of its shares, in
+        evaluation mode. Logits are not calibrated; `probabilities` are.
         """
+        if memory is None and isinstance(self.layer, VoteLayer) and (self.training or self.decided_by == "classifier"):
+            return self.layer(self.encode(images))
         if isinstance(memory, str):
             return self._forward_halves(images, memory)
         if memory is not None:
             self._check_memory(memory, images)
             return self.layer(self.encode(images), self._encode(memory, "memory"))
         encodings, remembered = self._encode_with_memory(images)
-        return self.layer(encodings, remembered.encodings if self._head_learns() else remembered.prepared)
+        return self.layer(encodings, self._readable(remembered))
 
     def read(self, images: Tensor, memory: Tensor | None = None, keep: Tensor | None = None) -> Reading:
         """Logits, with the weight of each memory sample.
@@ -68,7 +93,17 @@ class MemoryClassifier(EncoderModel, ExplainableModel):
             self._check_memory(memory, images)
             return self.layer.read(self.encode(images), self._encode(memory, "memory"), keep)
         encodings, remembered = self._encode_with_memory(images)
-        return self.layer.read(encodings, remembered.encodings if self._head_learns() else remembered.prepared, keep)
+        reading = self.layer.read(encodings, self._readable(remembered), keep)
+        return reading if reading.votes is not None else replace(reading, votes=remembered.votes(reading.weights))
+
+    def probabilities(self, reading: Reading) -> Tensor:
+        """The probabilities (B, C) of a reading: calibrated, if the model is, and of the same class."""
+        return reading_probabilities(reading, self.calibration)
+
+    def predict(self, images: Tensor) -> Tensor:
+        """The probabilities (B, C) of images (B, channels, H, W), in evaluation mode."""
+        with evaluation_mode(self):
+            return self.probabilities(self.read(images))
 
     def explain(self, images: Tensor, effects: bool = True, keep: Tensor | None = None) -> list[Explanation]:
         """The memory samples behind the prediction for each image (B, channels, H, W), by the remembered memory.
@@ -90,48 +125,118 @@ class MemoryClassifier(EncoderModel, ExplainableModel):
             rows = zip(torch.split(encodings, 1), keep, strict=True)
             return [self._explain(row, memory, effects, kept)[0] for row, kept in rows]
 
-    def remember(self, images: Tensor, labels: Tensor | Sequence[int], chunk_size: int = CHUNK_SIZE) -> None:
+    def remember(
+        self,
+        images: ImageSource,
+        labels: Tensor | Sequence[int] | None = None,
+        chunk_size: int = CHUNK_SIZE,
+        *,
+        names: Sequence[str] | None = None,
+        extend: bool = False,
+    ) -> None:
         """Encode a memory once, in evaluation mode and full precision, and keep it for all later predictions.
 
-        images (M, channels, H, W), labels (M,) of classes from 0; predictions do not depend on the labels. chunk_size:
-        how many images are encoded at a time. When weights or buffers change afterwards, the next prediction raises a
-        StaleMemoryError; compiled, exported and captured models do not check, and writes through `.data` go unnoticed.
+        images (M, channels, H, W) with labels (M,) of classes from 0; or a Dataset, DataLoader or other iterable of
+        (image, label). Images are as the model takes them, or Pillow images and uint8 pixels, which model.transform
+        converts. chunk_size: how many are encoded at a time. names: of the images, for people. extend: add to the
+        memory that is there, instead of replacing it.
+        When weights or buffers change afterwards, the next prediction raises a StaleMemoryError; compiled, exported and
+        captured models do not check, and writes through `.data` go unnoticed.
         """
-        labels = _as_labels(labels)
-        check_images(images, self.channels)
-        check_labels(labels, len(images), self.layer.num_classes)
         check_sizes(chunk_size=chunk_size)
-        device = self.reference.device
-        with evaluation_mode(self), exact_products(self.reference), exact_convolutions(self.reference):
-            encodings = torch.cat([self.encode(chunk.to(device)) for chunk in torch.split(images, chunk_size)])
-            images = images.detach().to(device, copy=True)
-            remembered = RememberedMemory(images, labels.to(device, torch.int64, copy=True), encodings)
-            remembered.prepare(self.layer)
-            remembered.predictions = remembered.leave_one_out(self.layer, chunk_size)
+        if extend:
+            self._check_fresh()
+        remembered = self._encode_memory(images, labels, chunk_size, names)
+        if extend and self.remembered is not None:
+            remembered = self.remembered.joined(remembered)
+        remembered.prepare(self.layer)
         self._keep(remembered)
+
+    def _encode_memory(
+        self,
+        source: ImageSource,
+        labels: Tensor | Sequence[int] | None,
+        chunk_size: int,
+        names: Sequence[str] | None,
+    ) -> RememberedMemory:
+        device, parts = self.reference.device, []
+        with evaluation_mode(self), exact_products(self.reference), exact_convolutions(self.reference):
+            for images, numbers in read_batches(source, labels, self.transform, chunk_size):
+                is_pixels = images.dtype == torch.uint8
+                inputs = self.get_transform()(images) if is_pixels else images
+                check_images(inputs, self.channels)
+                check_labels(numbers, len(images), self.layer.num_classes)
+                encodings = self.encode(inputs.to(device, self.reference.dtype) if is_pixels else inputs.to(device))
+                parts.append((images.detach().to(device, copy=True), numbers.to(device, torch.int64), encodings))
+            if not parts:
+                raise InputError("there are no images to remember; give at least one")
+            all_images, all_labels, encodings = (torch.cat(each) for each in zip(*parts, strict=True))
+        if names is not None and len(names) != len(all_labels):
+            raise InputError(f"names has {len(names)} entries; expected one for each of the {len(all_labels)} images")
+        return RememberedMemory(all_images, all_labels, encodings, names)
+
+    def add_class(self, name: str) -> int:
+        """Let the memory have a class that the model was not trained on; the label of its images.
+
+        Only for votes: remember images of it with `remember(images, labels, extend=True)`.
+        """
+        if not isinstance(self.layer, VoteLayer) or self.decided_by != "vote":
+            raise InputError("only a model that decides by the vote of its memory takes a class without training")
+        if self.classes is not None:
+            if name in self.classes:
+                raise InputError(f"there is a class {name!r} already; give its images the label of that class")
+            self.classes = (*self.classes, name)
+        self.layer.add_classes(1)
+        return self.layer.num_classes - 1
 
     def restore(self, remembered: RememberedMemory) -> None:
         """Take a memory that these weights, as they are now, have encoded before."""
         count = len(remembered.images)
-        check_images(remembered.images, self.channels)
-        check_labels(remembered.labels, count, self.layer.num_classes)
-        if len(remembered.encodings) != count:
+        if remembered.images.dtype != torch.uint8:
+            check_images(remembered.images, self.channels)
+        elif tuple(remembered.images.shape[1:]) != self.get_transform().shape:
             raise InputError(
-                f"memory holds {count} images but {len(remembered.encodings)} encodings; each image needs one"
+                f"memory holds pixels of {tuple(remembered.images.shape[1:])}; expected {self.get_transform().shape}"
             )
-        if remembered.predictions is not None:
-            check_labels(remembered.predictions, count, self.layer.num_classes)
+        check_labels(remembered.labels, count, self.layer.num_classes)
+        if len(remembered.encodings) != count or (remembered.names is not None and len(remembered.names) != count):
+            raise InputError(
+                f"memory holds {count} images but {len(remembered.encodings)} encodings, or other names; each image "
+                "needs one"
+            )
         remembered.prepare(self.layer)
         self._keep(remembered)
 
-    def forget(self) -> None:
-        """Drop the remembered memory."""
-        self.remembered, self._snapshot = None, None
+    def fresh_memory(self) -> RememberedMemory:
+        """The remembered memory; a NoMemoryError without one, a StaleMemoryError if weights have changed since."""
+        self._check_fresh()
+        return self._require_memory()
+
+    def forget(self, rows: Sequence[int] | Tensor | None = None) -> None:
+        """Drop the remembered memory, or the samples at these rows of it; at least one is kept."""
+        if rows is None:
+            self.remembered, self._snapshot = None, None
+            return
+        self._check_fresh()
+        memory = self._require_memory()
+        given = torch.as_tensor(rows, device=memory.labels.device)
+        if given.numel() and (given.dtype == torch.bool or given.is_floating_point()):
+            raise InputError(f"rows are of {given.dtype}; expected whole numbers, the rows to drop: mask.nonzero()")
+        dropped = given.long().reshape(-1)
+        if len(dropped) and not (int(dropped.min()) >= 0 and int(dropped.max()) < len(memory)):
+            raise InputError(f"rows go from {int(dropped.min())} to {int(dropped.max())}; the memory has {len(memory)}")
+        kept = torch.ones(len(memory), dtype=torch.bool, device=dropped.device).index_fill(0, dropped, False)
+        if not bool(kept.any()):
+            raise InputError(f"all {len(memory)} memory images would be dropped; keep at least one, or call forget()")
+        remembered = memory.at(kept.nonzero().squeeze(1))
+        remembered.prepare(self.layer)
+        self._keep(remembered)
 
     def pack(self, record: ModelRecord | None = None, probe: bool = True) -> tuple[dict[str, Any], Parts]:
         """What `save` stores: settings (JSON values) and tensors, with the remembered memory."""
         self._check_fresh()
         settings, parts = super().pack(record, probe)
+        take_tensors(parts["weights"], "")  # the memory has a file of its own
         if self.remembered is None:
             return settings, parts
         try:
@@ -141,6 +246,7 @@ class MemoryClassifier(EncoderModel, ExplainableModel):
                 "the model could not be loaded again, as it encodes an image differently together with others than "
                 f"alone: does it normalise over the batch in evaluation mode? ({error})"
             ) from error
+        settings["memory_names"] = self.remembered.names
         return settings, {**parts, "memory": self.remembered.tensors()}
 
     def layer_settings(self) -> dict[str, Any]:
@@ -148,7 +254,14 @@ class MemoryClassifier(EncoderModel, ExplainableModel):
         return self.layer.settings()
 
     def _probe_pass(self, probe: dict[str, Tensor]) -> Tensor:
-        return self.layer.read(self._encode_each(probe["images"]), self._encode_each(probe["memory"])).logits
+        encodings, memory = self._encode_each(probe["images"]), self._encode_each(probe["memory"])
+        if not isinstance(self.layer, VoteLayer):
+            return self.layer.read(encodings, memory).logits
+        labels = torch.arange(len(memory), device=memory.device) % self.layer.num_classes
+        reading = self.layer.read(encodings, self.layer.prepare(memory, labels))
+        assert reading.votes is not None
+        votes = reading.votes.to(encodings.dtype)
+        return votes if reading.head_logits is None else torch.cat([reading.head_logits, votes], dim=1)
 
     def _forward_halves(self, images: Tensor, memory: str) -> Tensor:
         """Encode each half apart, so that batch normalisation does not mix inputs with their memory.
@@ -165,8 +278,8 @@ class MemoryClassifier(EncoderModel, ExplainableModel):
     ) -> list[Explanation]:
         """keep: bool (M,)"""
         reading = self.layer.read(encodings, memory.prepared, keep)
-        own = memory.predictions if keep is None else memory.leave_one_out(self.layer, CHUNK_SIZE, keep)
-        return explain(reading, Ablation(self.layer, encodings, memory, keep), own, effects)
+        ablation = Ablation(self.layer, encodings, memory, keep)
+        return explain(reading, ablation, self.probabilities(reading), effects, temperature_of(self.calibration))
 
     def _check_memory(self, memory: Tensor, images: Tensor) -> None:
         if checks_enabled(images):
@@ -175,6 +288,12 @@ class MemoryClassifier(EncoderModel, ExplainableModel):
     def _keep(self, remembered: RememberedMemory) -> None:
         self.remembered = remembered
         self._snapshot = WeightSnapshot(self.encoder, self.layer)
+
+    def _readable(self, remembered: RememberedMemory) -> Tensor | PreparedMemory:
+        """The memory as the layer is to read it."""
+        if isinstance(self.layer, VoteLayer) or not self._head_learns():
+            return remembered.prepared
+        return remembered.encodings
 
     def _head_learns(self) -> bool:
         """Whether a gradient may be asked for: then what was prepared from the head, a constant, cannot serve."""
@@ -193,11 +312,7 @@ class MemoryClassifier(EncoderModel, ExplainableModel):
         return self.encode(images), remembered
 
     def _usable_memory(self, images: Tensor) -> RememberedMemory:
-        if self.remembered is None:
-            raise NoMemoryError(
-                "the model has no memory; give one, model(images, memory=memory_images), "
-                "or let it keep one: model.remember(memory_images, labels)"
-            )
+        memory = self._require_memory()
         if checks_enabled(images):
             self._check_fresh()
             if self.training:
@@ -206,6 +321,14 @@ class MemoryClassifier(EncoderModel, ExplainableModel):
                     "normalisation mixes the batch; call model.eval() first",
                     stacklevel=4,
                 )
+        return memory
+
+    def _require_memory(self) -> RememberedMemory:
+        if self.remembered is None:
+            raise NoMemoryError(
+                "the model has no memory; let it keep one, model.remember(memory_images, labels), or, if its head "
+                "reads the memory, give one: model(images, memory=memory_images)"
+            )
         return self.remembered
 
     def _is_fresh(self) -> bool:
@@ -219,6 +342,15 @@ class MemoryClassifier(EncoderModel, ExplainableModel):
                 "call model.remember(images, labels) again or model.forget()"
             )
 
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if self.memory_in_state_dict and self.remembered is not None:
+            destination.update({prefix + key: tensor for key, tensor in memory_tensors(self.remembered).items()})
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
+        self._loaded_memory = take_tensors(state_dict, prefix)
+        super()._load_from_state_dict(state_dict, prefix, *others)
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "MemoryClassifier":
         """Move or cast; what was fresh before stays fresh, as encodings move with the weights."""
         fresh = self._is_fresh()
@@ -229,10 +361,9 @@ class MemoryClassifier(EncoderModel, ExplainableModel):
         return self
 
 
-def _as_labels(labels: Tensor | Sequence[int]) -> Tensor:
-    try:
-        return torch.as_tensor(labels)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(
-            f"labels cannot be read as integers ({brief(error)}); expected one class number each"
-        ) from error
+def _restore_loaded(model: MemoryClassifier, _incompatible: object) -> None:
+    """Restore a memory that came with a state_dict, once the weights that it belongs to are loaded."""
+    if model._loaded_memory:
+        found, model._loaded_memory = model._loaded_memory, {}
+        model.restore(memory_from(found, model.reference.device))
+        model.memory_in_state_dict = True

@@ -16,8 +16,11 @@ from torch.func import vmap
 from memwrap import metrics
 from memwrap.data import RandomMemory
 from memwrap.metrics.checks import first_argmax
+from memwrap.nn.calibration import VoteCalibration
 from memwrap.nn.checks import check_logits
-from memwrap.nn.layer import MemoryWrap, Reading
+from memwrap.nn.memory import RememberedMemory
+from memwrap.nn.probabilities import Calibration, reading_probabilities, temperature_of
+from memwrap.nn.reading import MemoryLayer, Reading
 from memwrap.nn.similarity import SCORES_AT_ONCE
 from memwrap.nn.tracing import checks_disabled
 
@@ -38,53 +41,77 @@ class Encoded:
         return len(self.labels)
 
 
-def standard_scores(layer: nn.Module, test: Encoded) -> dict[str, Any]:
+def standard_scores(layer: nn.Module, test: Encoded, calibration: Calibration | None = None) -> dict[str, Any]:
     """Scores of a classifier without a memory."""
     logits = torch.cat([layer(batch) for batch in torch.split(test.encodings, BATCH_SIZE)])
-    return _classification_scores(logits, test.labels)
+    return _classification_scores(logits, logits / temperature_of(calibration), test.labels, calibration)
 
 
 def remembered_scores(
-    layer: MemoryWrap, test: Encoded, memory: Encoded, memory_predictions: Tensor | None
+    layer: MemoryLayer, test: Encoded, memory: RememberedMemory, calibration: Calibration | None = None
 ) -> dict[str, Any]:
-    """Scores with one memory for all inputs. memory_predictions (M,): the model's class for each memory sample."""
-    batches = torch.split(test.encodings, BATCH_SIZE)
-    parts = [_part(layer.read(batch, memory.encodings), memory_predictions) for batch in batches]
+    """Scores with one memory for all inputs, which the layer has prepared."""
+    classes, batches = memory.classes, torch.split(test.encodings, BATCH_SIZE)
+    parts = [_part(layer.read(batch, memory.prepared), memory, classes, calibration) for batch in batches]
     found = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-    scores = {"memory_size": len(memory), **_classification_scores(found["logits"], test.labels)}
-    if memory_predictions is None:
+    scores = {
+        "memory_size": len(memory),
+        **_classification_scores(found["logits"], found["shown"], test.labels, calibration),
+        **_deciders(found, test.labels, layer),
+    }
+    if classes is None:
         return scores
     flags, outcome = found["doubtful"], (metrics.predict_classes(found["logits"]), test.labels)
-    one_minus_confidence = metrics.one_minus_confidence(found["logits"])
     return {
         **scores,
         **asdict(metrics.explanation_scores(flags, *outcome)),
-        "majority_vote_accuracy": metrics.accuracy(found["votes"], test.labels),
+        "majority_vote_accuracy": metrics.accuracy(found["majority"], test.labels),
         "selective": {
             **scores["selective"],
             "counterfactual_weight": asdict(metrics.selective_scores(found["counterfactual_weight"], *outcome)),
-            "flag": asdict(metrics.flag_scores(flags, one_minus_confidence, *outcome)),
+            "flag": asdict(metrics.flag_scores(flags, metrics.one_minus_confidence(found["shown"]), *outcome)),
         },
         "memory_use": asdict(metrics.memory_use(found["total_weights"].sum(0), found["used_samples"])),
     }
 
 
-def _part(reading: Reading, memory_predictions: Tensor | None) -> dict[str, Tensor]:
+def _part(
+    reading: Reading, memory: RememberedMemory, classes: Tensor | None, calibration: Calibration | None
+) -> dict[str, Tensor]:
     """What is kept of a batch: small tensors (B, ...) to concatenate, or (1, M) to sum."""
-    if memory_predictions is None:
-        return {"logits": reading.logits}
-    predictions, weights = metrics.predict_classes(reading.logits), reading.weights
+    assert reading.votes is not None  # the memory has labels
+    logits = reading.logits
+    is_vote = isinstance(calibration, VoteCalibration)
+    shown = reading_probabilities(reading, calibration).log() if is_vote else logits / temperature_of(calibration)
+    found = {"logits": logits, "shown": shown, "votes": reading.votes}
+    if reading.head_logits is not None:
+        found["head_logits"] = reading.head_logits
+    if classes is None:
+        return found
+    predictions, weights, doubtful = metrics.predict_classes(logits), reading.weights, memory.is_uncertain(reading)
+    assert doubtful is not None
     return {
-        "logits": reading.logits,
-        "doubtful": metrics.top_is_counterfactual(weights, predictions, memory_predictions),
-        "votes": metrics.majority_vote(weights, memory_predictions, reading.logits.shape[1]),
-        "counterfactual_weight": metrics.counterfactual_weight(weights, predictions, memory_predictions),
+        **found,
+        "doubtful": doubtful,
+        "majority": metrics.majority_vote(weights, classes, logits.shape[1]),
+        "counterfactual_weight": metrics.counterfactual_weight(weights, predictions, classes),
         "used_samples": (weights > 0).sum(1),
         "total_weights": weights.double().sum(0, keepdim=True),
     }
 
 
-def drawn_scores(layer: MemoryWrap, test: Encoded, source: Encoded, draws: Tensor) -> dict[str, Any]:
+def _deciders(found: dict[str, Tensor], labels: Tensor, layer: MemoryLayer) -> dict[str, float | None]:
+    """The accuracy of the vote and of the head, and how often they predict the same class; None without a head."""
+    vote = metrics.predict_classes(found["votes"])
+    scores: dict[str, float | None] = {"vote_accuracy": metrics.accuracy(vote, labels)}
+    logits = found["logits"] if layer.decided_by == "head" else found.get("head_logits")
+    if logits is None:
+        return {**scores, "head_accuracy": None, "agreement": None}
+    head = metrics.predict_classes(logits)
+    return {**scores, "head_accuracy": metrics.accuracy(head, labels), "agreement": metrics.accuracy(head, vote)}
+
+
+def drawn_scores(layer: MemoryLayer, test: Encoded, source: Encoded, draws: Tensor) -> dict[str, Any]:
     """Scores with memories drawn from training images, as the paper measures: mean and spread over repeats.
 
     draws (n, M): from `draw_memories`. A batch takes one draw as its memory, and another to predict the class of each
@@ -109,7 +136,7 @@ def draw_memories(inputs: int, labels: Tensor, memory_size: int, generator: torc
 
 
 def _scores_of_repeat(
-    layer: MemoryWrap, test: Encoded, source: Encoded, memory_size: int, draws: Iterator[Tensor]
+    layer: MemoryLayer, test: Encoded, source: Encoded, memory_size: int, draws: Iterator[Tensor]
 ) -> dict[str, float | None]:
     def read(batch: Tensor, memory: Tensor, others: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Logits (B, C), weights (B, M), and the predictions of the memory (B, M)"""
@@ -151,17 +178,36 @@ def _group_batches(encodings: Tensor, size: int) -> Iterator[Tensor]:
         yield encodings[whole:].unsqueeze(0)
 
 
-def _classification_scores(logits: Tensor, labels: Tensor) -> dict[str, Any]:
+def _classification_scores(
+    logits: Tensor, shown: Tensor, labels: Tensor, calibration: Calibration | None
+) -> dict[str, Any]:
+    """logits (B, C), and those (B, C) whose softmax is shown, of the same classes"""
     predictions = metrics.predict_classes(logits)
     table = metrics.confusion(predictions, labels, logits.shape[1])
-    return {
+    scores = {
         "accuracy": metrics.accuracy(predictions, labels),
         "class_accuracies": metrics.class_accuracies(table),
         "confusion": table.tolist(),
-        "calibration_error": metrics.calibration_error(logits.double().softmax(dim=1), labels),
-        "selective": {
-            "confidence": asdict(metrics.selective_scores(metrics.one_minus_confidence(logits), predictions, labels))
+        **_confidence_scores(shown, predictions, labels),
+    }
+    if calibration is None:
+        return scores
+    before = _confidence_scores(logits, predictions, labels)
+    return {
+        **scores,
+        "uncalibrated": {
+            "calibration_error": before["calibration_error"],
+            "area": before["selective"]["confidence"]["area"],
         },
+    }
+
+
+def _confidence_scores(logits: Tensor, predictions: Tensor, labels: Tensor) -> dict[str, Any]:
+    """How far the largest probability of these logits (B, C) can be trusted."""
+    uncertainty = metrics.one_minus_confidence(logits)
+    return {
+        "calibration_error": metrics.calibration_error(logits.double().softmax(dim=1), labels),
+        "selective": {"confidence": asdict(metrics.selective_scores(uncertainty, predictions, labels))},
     }
 
 

@@ -10,13 +10,18 @@ from memwrap.data import Images, LabelledImages, RandomMemory
 from memwrap.metrics import accuracy, predict_classes
 from memwrap.models.base import EncoderModel
 from memwrap.models.classifier import MemoryClassifier
+from memwrap.nn.memory import RememberedMemory
 from memwrap.nn.modes import evaluation_mode
 
-ENCODED_AT_ONCE = 256
+ENCODED_AT_ONCE = 256  # images
+PIXELS_AT_ONCE = 1 << 20  # of these images together
 
 
-def encode_all(model: EncoderModel, images: Images, at_once: int = ENCODED_AT_ONCE) -> Tensor:
+def encode_all(model: EncoderModel, images: Images, at_once: int | None = None) -> Tensor:
     """The encodings (N, D) of images, by the model in evaluation mode and full precision, on the model's device."""
+    at_once = at_once or encoded_at_once(images)
+    if not len(images):
+        return model.reference.new_empty(0, model.in_features)
     with evaluation_mode(model):
         return torch.cat([model.encode(batch) for batch in _prepared(model, images, at_once)])[: len(images)]
 
@@ -31,10 +36,24 @@ def _prepared(model: EncoderModel, images: Images, at_once: int) -> Iterator[Ten
         yield model.get_transform()(pixels.to(device))
 
 
-def remember(model: MemoryClassifier, images: Images, labels: Tensor) -> None:
-    """Let the model keep these images (M) and labels (M,) as its memory."""
-    pixels = torch.cat(list(images.batches([torch.arange(len(images))])))
-    model.remember(model.get_transform()(pixels.to(model.reference.device)), labels)
+def remember(model: MemoryClassifier, images: LabelledImages) -> None:
+    """Let the model keep these images as its memory, with their labels and names."""
+    rows = torch.split(torch.arange(len(images)), encoded_at_once(images.images))
+    batches = zip(images.images.batches(rows), torch.split(images.labels, len(rows[0])), strict=True)
+    model.remember(batches, names=images.names)
+
+
+def remember_encoded(model: MemoryClassifier, images: LabelledImages, encodings: Tensor) -> None:
+    """Let the model keep images whose encodings (M, D), by its weights as they are, are known."""
+    rows = torch.split(torch.arange(len(images)), encoded_at_once(images.images))
+    pixels = torch.cat(list(images.images.batches(rows))).to(encodings.device)
+    model.restore(RememberedMemory(pixels, images.labels.to(encodings.device), encodings, images.names))
+
+
+def encoded_at_once(images: Images, most: int = ENCODED_AT_ONCE) -> int:
+    """How many images are encoded together: fewer of large ones, whose maps would leave the CPU's caches."""
+    _, height, width = images.shape
+    return max(1, min(most, PIXELS_AT_ONCE // (height * width)))
 
 
 def accuracy_with_drawn_memory(
@@ -45,7 +64,8 @@ def accuracy_with_drawn_memory(
     with evaluation_mode(model):
         if isinstance(model, MemoryClassifier):
             chosen = RandomMemory(size).draw(training.labels, training.labels, generator)
-            logits = model.layer(encodings, encode_all(model, training.images.at(chosen)))
+            memory = model.layer.prepare(encode_all(model, training.images.at(chosen)), training.labels[chosen])
+            logits = model.layer(encodings, memory)
         else:
             logits = cast(nn.Module, model.layer)(encodings)
     return accuracy(predict_classes(logits).cpu(), test.labels)

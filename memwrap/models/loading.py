@@ -19,10 +19,12 @@ from memwrap.models.memory_check import TOLERANCES, check_memory, draw_rows
 from memwrap.models.pass_limit import PassLimit
 from memwrap.models.record import ModelRecord
 from memwrap.models.standard import StandardClassifier
-from memwrap.models.surgery.modules import remove_layer
+from memwrap.models.surgery.modules import drop_auxiliary_heads, remove_layer
 from memwrap.models.wrapping import assemble, copy_of
+from memwrap.nn.calibration import VoteCalibration
 from memwrap.nn.memory import RememberedMemory
 from memwrap.nn.modes import evaluation_mode
+from memwrap.nn.probabilities import Calibration
 from memwrap.storage import checkpoint
 from memwrap.storage.validation import parse
 
@@ -102,8 +104,11 @@ def unpack(
         if record.classes and len(record.classes) != (outputs := model.layer_settings()["num_classes"]):
             raise LoadError(f"there are {len(record.classes)} class names for {outputs} classes")
         model.classes, model.transform = record.classes, record.transform
+        model.calibration = _checked_calibration(model, record.calibration)
         if isinstance(model, MemoryClassifier) and "memory" in parts:
-            memory = RememberedMemory(**parts["memory"])
+            # Predictions of the memory, which memwrap 0.1 stored, are computed when they are needed.
+            tensors = {name: tensor for name, tensor in parts["memory"].items() if name != "predictions"}
+            memory = RememberedMemory(**tensors, names=record.memory_names)
             model.restore(memory)
             with limited:
                 check_memory(model, draw_rows(memory))
@@ -126,11 +131,22 @@ def _assemble(path: Path, record: ModelRecord, given: nn.Module | None) -> Model
             f"its classifier, {saved.class_name}, cannot be rebuilt from a name and arguments; "
             f'give one that is built as it was: memwrap.load("{path}", classifier=...)'
         )
+    head = dict(encoder.named_modules()).get(saved.layer) if saved.layer else None
     try:
         remove_layer(encoder, saved.layer)
     except AttributeError as error:
         raise LoadError(f"the classifier has no layer {saved.layer!r}, which the saved one had; {_GIVE}") from error
-    return assemble(encoder, record.layer, Origin(saved.layer, saved.num_classes, saved.image_shape))
+    if not any(name.lower().startswith("encoder.aux") for name in record.state_versions):  # memwrap 0.1 saved them
+        drop_auxiliary_heads(encoder)
+    return assemble(encoder, record.layer, Origin(saved.layer, saved.num_classes, saved.image_shape), head)
+
+
+def _checked_calibration(model: Model, calibration: Calibration | None) -> Calibration | None:
+    """A LoadError if what decides cannot be calibrated like this."""
+    is_vote = isinstance(model, MemoryClassifier) and model.decided_by == "vote"
+    if isinstance(calibration, VoteCalibration) != is_vote and calibration is not None:
+        raise LoadError(f"the calibration is a {type(calibration).__name__}, which does not fit what decides")
+    return calibration
 
 
 def _check_sizes(model: Model, parts: checkpoint.StoredParts) -> None:

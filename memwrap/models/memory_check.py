@@ -1,4 +1,4 @@
-"""Whether a stored memory is what the model makes of its images: encodings and predictions computed again."""
+"""Whether a stored memory is what the model makes of its images: encodings computed again."""
 
 from typing import TYPE_CHECKING
 
@@ -30,28 +30,18 @@ def draw_rows(memory: RememberedMemory) -> Tensor:
 
 
 def check_memory(model: "MemoryClassifier", rows: Tensor, chunk_size: int = 1) -> None:
-    """A LoadError unless the model gives the stored encodings and predictions of these samples (n,) of its memory."""
+    """A LoadError unless the model gives the stored encodings of these samples (n,) of its memory."""
     memory = model.remembered
     assert memory is not None
-    if memory.predictions is None and len(memory) > 1:
-        raise LoadError(f"the memory holds {len(memory)} images without predictions; expected one for each")
     for chunk in torch.split(rows, chunk_size):
         with evaluation_mode(model), exact_products(model.reference), exact_convolutions(model.reference):
-            encodings = model.encode(memory.images[chunk])
-            logits = None if memory.predictions is None else memory.logits_without(model.layer, chunk)
-        _compare(chunk, "encoding", (encodings - memory.encodings[chunk]).abs().amax(1), encodings)
-        if logits is not None and memory.predictions is not None:
-            chosen = logits.gather(1, memory.predictions[chunk].unsqueeze(1)).squeeze(1)
-            _compare(chunk, "prediction", logits.amax(1) - chosen, logits)
-
-
-def _compare(rows: Tensor, name: str, differences: Tensor, computed: Tensor) -> None:
-    """differences (n,): by how much the stored ones miss what was computed (n, ...)."""
-    # By sample: one with huge numbers must not excuse the others.
-    allowed = TOLERANCES[computed.dtype] * computed.abs().amax(1) + LEAST
-    wrong = rows[~(differences <= allowed)].tolist()  # NaN, too
-    if wrong:
-        raise LoadError(
-            f"the memory was changed: its image {wrong[0]} has another {name} than the one stored with it "
-            f"({len(wrong)} of the {len(rows)} images that were computed again)"
-        )
+            encodings = model.encode(memory.inputs(chunk, model.get_transform))
+        differences = (encodings - memory.encodings[chunk]).abs().amax(1)
+        # By sample: one with huge numbers must not excuse the others.
+        allowed = TOLERANCES[encodings.dtype] * encodings.abs().amax(1) + LEAST
+        wrong = chunk[~(differences <= allowed)].tolist()  # NaN, too
+        if wrong:
+            raise LoadError(
+                f"the memory was changed: its image {wrong[0]} has another encoding than the one stored with it "
+                f"({len(wrong)} of the {len(chunk)} images that were computed again)"
+            )

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from memwrap.data import UnreadableFile, list_image_files, read_image_files
 from memwrap.explain.record import PredictionRecord
-from memwrap.metrics import predict_classes, top_is_counterfactual
+from memwrap.metrics import predict_classes
 from memwrap.models.classifier import MemoryClassifier
 from memwrap.models.loading import Model
 from memwrap.nn.modes import evaluation_mode
@@ -24,17 +24,13 @@ def predict_files(model: Model, paths: Sequence[Path]) -> Iterator[PredictionRec
 
 
 def predict_images(model: Model, images: Tensor) -> tuple[Tensor, Tensor | None]:
-    """images (B, channels, H, W) as the model takes them -> logits (B, C), and whether each is uncertain (B,)"""
+    """images (B, channels, H, W) as the model takes them -> probabilities (B, C), and whether each is uncertain (B,)"""
     with evaluation_mode(model):
         if not isinstance(model, MemoryClassifier):
-            return model(images), None
+            return model.probabilities(model(images)), None
         reading = model.read(images)
         memory = model.remembered
-        if memory is None or memory.predictions is None:
-            return reading.logits, None
-        return reading.logits, top_is_counterfactual(
-            reading.weights, predict_classes(reading.logits), memory.predictions
-        )
+        return model.probabilities(reading), None if memory is None else memory.is_uncertain(reading)
 
 
 def _predict(model: Model, files: Sequence[Path]) -> list[PredictionRecord | UnreadableFile]:
@@ -42,10 +38,10 @@ def _predict(model: Model, files: Sequence[Path]) -> list[PredictionRecord | Unr
     pixels, unreadable = read_image_files(files, transform.shape, transform.fit)
     results: dict[str, PredictionRecord | UnreadableFile] = {each.path: each for each in unreadable}
     if pixels:
-        logits, uncertain = predict_images(
+        found, uncertain = predict_images(
             model, transform(torch.stack(list(pixels.values())).to(model.reference.device))
         )
-        labels, probabilities = predict_classes(logits).tolist(), logits.softmax(dim=1).tolist()
+        labels, probabilities = predict_classes(found).tolist(), found.tolist()
         for row, (file, label) in enumerate(zip(pixels, labels, strict=True)):
             doubt = None if uncertain is None else bool(uncertain[row])
             results[str(file)] = PredictionRecord(
@@ -54,5 +50,6 @@ def _predict(model: Model, files: Sequence[Path]) -> list[PredictionRecord | Unr
                 prediction_name=model.class_name(label),
                 probability=probabilities[row][label],
                 uncertain=doubt,
+                decided_by=model.decided_by,
             )
     return [results[str(file)] for file in files]

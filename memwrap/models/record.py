@@ -8,6 +8,7 @@ from pydantic import AfterValidator, Field
 from memwrap.data.transform import Transform
 from memwrap.encoders.arguments import MAX_NUMBER, MAX_TEXT, check_plain
 from memwrap.models.architectures import Architecture
+from memwrap.nn.probabilities import Calibration
 from memwrap.storage.validation import Record
 
 MAX_SIDE = 2**14 - 1  # pixels: a WebP, as reports hold, has no more
@@ -62,5 +63,7 @@ class ModelRecord(Record, extra="ignore"):
     layer: Annotated[dict[str, Any], AfterValidator(_check_layer)]
     classes: Annotated[tuple[Name, ...], Field(max_length=MAX_NAMES)] | None
     transform: Annotated[Transform, AfterValidator(_check_transform)] | None
+    calibration: Calibration | None = None  # none in files of memwrap 0.1
+    memory_names: Annotated[tuple[Name, ...], Field(max_length=MAX_NAMES)] | None = None
     frozen: Annotated[tuple[Name, ...], Field(max_length=MAX_NAMES)]  # names of parameters that do not learn
     state_versions: Annotated[dict[Name, int], Field(max_length=MAX_NAMES)]  # by module, to read old state dicts

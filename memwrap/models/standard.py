@@ -5,6 +5,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from memwrap.models.base import EncoderModel
+from memwrap.nn.calibration import VoteCalibration
+from memwrap.nn.probabilities import scaled_softmax
+from memwrap.nn.reading import DecidedBy
 
 STANDARD = "standard"
 
@@ -13,6 +16,8 @@ class StandardClassifier(EncoderModel):
     """An encoder and a linear layer, with no memory."""
 
     layer: nn.Linear
+
+    decided_by: DecidedBy = "classifier"
 
     @property
     def reference(self) -> Tensor:
@@ -23,6 +28,11 @@ class StandardClassifier(EncoderModel):
         """images (B, channels, H, W) -> logits (B, C)"""
         logits: Tensor = self.layer(self.encode(images))
         return logits
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """logits (B, C) -> probabilities (B, C), calibrated if the model is"""
+        assert not isinstance(self.calibration, VoteCalibration)
+        return scaled_softmax(logits, self.calibration)
 
     def layer_settings(self) -> dict[str, Any]:
         """The arguments that build such a layer, and the variant."""

@@ -1,5 +1,6 @@
-"""Give a classifier a memory."""
+"""Give a classifier a memory: in place of its last layer, or next to it."""
 
+from dataclasses import dataclass
 from typing import Any, Literal, overload
 
 import torch
@@ -9,10 +10,12 @@ from memwrap.encoders import Classifier
 from memwrap.errors import InputError, WrapError
 from memwrap.models.base import EncoderModel, Origin
 from memwrap.models.classifier import MemoryClassifier
+from memwrap.models.configurations import known_transform
 from memwrap.models.standard import STANDARD, StandardClassifier
-from memwrap.models.surgery.last_layer import LastLayer, find_last_layer
+from memwrap.models.surgery.last_layer import LastLayer, NoLastLayerError, find_last_layer, whole_network
 from memwrap.models.surgery.modules import (
     copy_module,
+    drop_auxiliary_heads,
     forbid_calls,
     get_logits,
     preserve_buffers,
@@ -23,6 +26,7 @@ from memwrap.models.surgery.probes import probe_images
 from memwrap.nn.checks import check_sizes
 from memwrap.nn.layer import MemoryWrap, check_options
 from memwrap.nn.modes import preserve_modes
+from memwrap.nn.vote_layer import SCALE, VOTE, VoteLayer, check_decide
 
 
 def copy_of(classifier: nn.Module) -> nn.Module:
@@ -46,11 +50,11 @@ def wrap(
 @overload
 def wrap(
     classifier: nn.Module,
-    variant: Literal["memory_wrap", "only_memory"] = "memory_wrap",
+    variant: Literal["memory_wrap", "only_memory", "vote"] = "memory_wrap",
     *,
-    head: str = "mlp",
+    head: str | None = None,
     project: int | None = None,
-    scale: float = 1.0,
+    scale: float | None = None,
     num_classes: int | None = None,
     layer: str | None = None,
     example: Tensor | None = None,
@@ -62,9 +66,9 @@ def wrap(
     classifier: nn.Module,
     variant: str,
     *,
-    head: str = "mlp",
+    head: str | None = None,
     project: int | None = None,
-    scale: float = 1.0,
+    scale: float | None = None,
     num_classes: int | None = None,
     layer: str | None = None,
     example: Tensor | None = None,
@@ -75,9 +79,9 @@ def wrap(
     classifier: nn.Module,
     variant: str = "memory_wrap",
     *,
-    head: str = "mlp",
+    head: str | None = None,
     project: int | None = None,
-    scale: float = 1.0,
+    scale: float | None = None,
     num_classes: int | None = None,
     layer: str | None = None,
     example: Tensor | None = None,
@@ -85,36 +89,114 @@ def wrap(
     """A copy of `classifier` whose last layer is replaced by a memory layer; all other weights are kept.
 
     The classifier maps images (B, channels, H, W) to logits (B, C), or to an object with `.logits`, whose other outputs
-    are ignored. variant, head, project, scale: see `MemoryWrap`; "standard" takes a new linear layer and no memory, for
-    comparison. num_classes: None keeps the classifier's. layer: the name of the layer to replace, as in "head.fc"; None
-    finds it. example: images of a shape that the classifier takes, any values; None tries likely shapes. The classifier
-    itself is not changed: train the copy.
+    are ignored. variant: "memory_wrap" or "only_memory", see `MemoryWrap`; "vote", see `VoteLayer`; or "standard", a
+    new linear layer and no memory, for comparison. head, project, scale: of the memory layer; None for the variant's
+    own. num_classes: None keeps the classifier's; needed for a backbone without a last layer. layer: the name of the
+    layer to replace, as in "head.fc"; None finds it, and "" takes the output itself as the encoding. example: images of
+    a shape that the classifier takes, any values; None tries likely shapes. `model.transform` is that of timm's,
+    torchvision's or transformers' configuration, if it is known. The classifier itself is not changed: train the copy.
 
     >>> from memwrap import encoders
     >>> model = wrap(encoders.create("tiny", num_classes=4))
     >>> model(torch.randn(2, 3, 32, 32), memory=torch.randn(10, 3, 32, 32)).shape
     torch.Size([2, 4])
     """
-    if variant == STANDARD:
-        if head != "mlp" or project is not None or scale != 1.0:
-            raise InputError("head, project and scale are of a memory layer; leave them out with variant='standard'")
-    else:
-        check_options(variant, head, project=project)
+    options = _layer_options(variant, head, project, scale)
     check_sizes(num_classes=num_classes)
+    parts = _take_apart(classifier, example, layer, num_classes)
+    settings = {"in_features": parts.in_features, "num_classes": num_classes or parts.origin.num_classes}
+    model = assemble(parts.encoder, {**settings, "variant": variant, **options}, parts.origin)
+    return _finish(model, parts)
+
+
+def attach(
+    classifier: nn.Module,
+    *,
+    decide: Literal["head", "vote"] = "head",
+    scale: float = SCALE,
+    num_classes: int | None = None,
+    layer: str | None = None,
+    example: Tensor | None = None,
+) -> MemoryClassifier:
+    """A copy of a trained classifier, as it is, with a memory next to it; nothing has to be trained.
+
+    `model.remember(images, labels)` gives it the memory. decide: "head" for the classifier's own predictions, to which
+    the memory adds similar images; "vote" for the vote of these images. scale: of the similarities; higher ones use
+    fewer images. num_classes: of a backbone without a last layer, for which only a vote can decide. layer, example: as
+    for `wrap`.
+
+    >>> from memwrap import encoders
+    >>> classifier = encoders.create("tiny", num_classes=4).eval()
+    >>> model, images = attach(classifier), torch.randn(2, 3, 32, 32)
+    >>> torch.equal(model(images), classifier(images))
+    True
+    """
+    check_decide(decide)
+    check_sizes(num_classes=num_classes)
+    parts = _take_apart(classifier, example, layer, num_classes)
+    outputs = parts.origin.num_classes
+    if parts.head is not None and num_classes not in (None, outputs):
+        raise InputError(f"num_classes is {num_classes}, but the classifier has {outputs} classes; leave it out")
+    if parts.head is None and decide == "head":
+        raise InputError("the backbone has no last layer that could decide; attach it with decide='vote'")
+    memory = VoteLayer(
+        parts.in_features,
+        num_classes or outputs,
+        scale=scale,
+        decide=decide,
+        head=parts.head,
+        head_classes=None if parts.head is not None else 0,
+    )
+    model = MemoryClassifier(parts.encoder, memory, parts.origin)
+    _finish(model, parts)
+    return model
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """A copy of a classifier without its last layer, that layer, and images that it takes."""
+
+    encoder: nn.Module
+    head: nn.Module | None  # None for a backbone that has none
+    in_features: int
+    origin: Origin
+    images: Tensor
+
+
+def _take_apart(classifier: nn.Module, example: Tensor | None, layer: str | None, num_classes: int | None) -> _Parts:
     encoder = copy_of(classifier)
-    images, last = _probed(classifier, example, layer)
+    images, last = _probed(classifier, example, layer, num_classes)
     _check_copy(classifier, encoder, images)
     channels, height, width = images.shape[1:]
-    origin = Origin(last.name, last.num_classes, (channels, height, width))
-    settings = {"in_features": last.in_features, "num_classes": num_classes or last.num_classes, "variant": variant}
-    options = {} if variant == STANDARD else {"head": head, "project": project, "scale": scale}
+    head = encoder.get_submodule(last.name) if last.name else None
     remove_layer(encoder, last.name)
-    model = assemble(encoder, {**settings, **options}, origin)
-    model.layer.to(images)
+    drop_auxiliary_heads(encoder)
+    return _Parts(
+        encoder, head, last.in_features, Origin(last.name, last.num_classes, (channels, height, width)), images
+    )
+
+
+def _finish(model: MemoryClassifier | StandardClassifier, parts: _Parts) -> MemoryClassifier | StandardClassifier:
+    if not (isinstance(model.layer, VoteLayer) and model.layer.is_attached):  # a classifier's own stays as it is
+        model.layer.to(parts.images)
     # Not for all modules at once: some of the classifier's may be frozen in evaluation mode.
-    model.training = encoder.training
-    model.layer.train(encoder.training)
+    model.training = parts.encoder.training
+    model.layer.train(parts.encoder.training)
+    model.transform = known_transform(parts.encoder, parts.origin.image_shape)
     return model
+
+
+def _layer_options(variant: str, head: str | None, project: int | None, scale: float | None) -> dict[str, Any]:
+    """The arguments of a layer that were given; an InputError for those that its variant does not have."""
+    given = {"head": head, "project": project, "scale": scale}
+    options = {name: value for name, value in given.items() if value is not None}
+    if variant == STANDARD and options:
+        raise InputError("head, project and scale are of a memory layer; leave them out with variant='standard'")
+    if variant == VOTE and head is not None:
+        raise InputError("head is of a layer whose head reads the memory; leave it out with variant='vote'")
+    if variant not in (STANDARD, VOTE):
+        check_options(variant, head or "mlp", project=project)
+    return options
 
 
 def wrap_own(
@@ -133,21 +215,41 @@ def wrap_own(
 
 
 def assemble(
-    encoder: nn.Module, layer_settings: dict[str, Any], origin: Origin
+    encoder: nn.Module, layer_settings: dict[str, Any], origin: Origin, head: nn.Module | None = None
 ) -> MemoryClassifier | StandardClassifier:
-    """A model of an encoder and a new last layer, built from what `layer_settings` of such a model gives."""
-    if layer_settings["variant"] == STANDARD:
-        layer = nn.Linear(layer_settings["in_features"], layer_settings["num_classes"])
+    """A model of an encoder and a new last layer, built from what `layer_settings` of such a model gives.
+
+    head: the classifier's own, for a memory that stands next to it.
+    """
+    settings = dict(layer_settings)
+    if settings["variant"] == STANDARD:
+        layer = nn.Linear(settings["in_features"], settings["num_classes"])
         return StandardClassifier(encoder, layer, origin)
-    return MemoryClassifier(encoder, MemoryWrap(**layer_settings), origin)
+    if settings["variant"] == VOTE:
+        del settings["variant"]
+        if not settings.pop("attached", False):
+            head = None
+        elif head is None:
+            raise WrapError("the layer is a classifier's own, but there is none")
+        return MemoryClassifier(encoder, VoteLayer(**settings, head=head), origin)
+    return MemoryClassifier(encoder, MemoryWrap(**settings), origin)
 
 
-def _probed(classifier: nn.Module, example: Tensor | None, layer: str | None) -> tuple[Tensor, LastLayer]:
+def _probed(
+    classifier: nn.Module, example: Tensor | None, layer: str | None, num_classes: int | None
+) -> tuple[Tensor, LastLayer]:
     """Images that the classifier takes, and its last layer; found on another copy, as probing changes statistics."""
     trial = copy_of(classifier)
     with forbid_calls(classifier), preserve_random_state(classifier):
         images = probe_images(trial, example)
-        return images, find_last_layer(trial, images, layer)
+        if layer == "":
+            return images, whole_network(trial, images)
+        try:
+            return images, find_last_layer(trial, images, layer)
+        except NoLastLayerError as error:
+            if num_classes is None:
+                raise WrapError(f"{error}, or say how many classes there are: num_classes=10") from error
+            return images, whole_network(trial, images)
 
 
 def _check_copy(classifier: nn.Module, duplicate: nn.Module, images: Tensor) -> None:

@@ -8,6 +8,7 @@ import re
 import warnings
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,8 +20,11 @@ from torch.testing import assert_close
 import memwrap
 from memwrap import InputError, MemoryClassifier, NoMemoryError, NonFiniteError, StaleMemoryError
 from memwrap.explain.explanation import Explanation
+from memwrap.nn.memory import UNKNOWN
 from memwrap.nn.precision import exact_convolutions
 from tests import networks
+
+TRANSFORM = memwrap.Transform((3, 8, 8), mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.3))
 
 
 def test_predicts_with_the_memory_that_is_given(model: MemoryClassifier, images: Tensor, memory: Tensor) -> None:
@@ -165,7 +169,7 @@ def test_a_head_that_learns_gets_its_whole_gradient_from_a_remembered_memory(
 
 
 def test_a_model_without_memory_says_what_to_do(model: MemoryClassifier, images: Tensor) -> None:
-    message = "the model has no memory; give one, model(images, memory=memory_images), or let it keep one"
+    message = "the model has no memory; let it keep one, model.remember(memory_images, labels)"
     with pytest.raises(NoMemoryError, match=re.escape(message)):
         model(images)
 
@@ -313,9 +317,14 @@ def remembering(model: MemoryClassifier, labels: Tensor) -> MemoryClassifier:
 def assert_same_explanation(ours: Explanation, theirs: Explanation, tolerance: float = 1e-5) -> None:
     assert (ours.prediction, ours.uncertain, ours.unused) == (theirs.prediction, theirs.uncertain, theirs.unused)
     assert [sample.index for sample in ours.samples] == [sample.index for sample in theirs.samples]
-    for name in ("logits", "probabilities", "weights", "effects", "labels", "memory_predictions"):
+    assert (ours.decided_by, ours.other_prediction) == (theirs.decided_by, theirs.other_prediction)
+    for name in ("logits", "probabilities", "weights", "votes", "effects", "labels"):
         close = {"atol": tolerance, "rtol": 0, "equal_nan": True, "check_dtype": False}
         assert_close(getattr(ours, name), getattr(theirs, name), **close)
+    # Of other samples the prediction is not known, unless an input of the same batch used them.
+    used = ours.weights > 0
+    assert (ours.memory_predictions[used] >= 0).all()
+    assert_close(ours.memory_predictions[used], theirs.memory_predictions[used])
     assert ours.flip_set == theirs.flip_set
 
 
@@ -327,7 +336,9 @@ def test_each_image_gets_an_explanation_of_its_prediction(remembering: MemoryCla
         assert_close(explanation.logits, reading.logits[row].detach())
         assert_close(explanation.weights, reading.weights[row].detach())
         assert_close(explanation.labels, remembering.remembered.labels)
-        assert_close(explanation.memory_predictions, remembering.remembered.predictions)
+        used = (reading.weights > 0).any(0)  # by an input of the batch
+        assert_close(explanation.memory_predictions[used], remembering.remembered.predictions[used])
+        assert (explanation.memory_predictions[~used] == UNKNOWN).all()
         for sample in explanation.samples:
             keep = torch.arange(12) != sample.index
             change = remembering.read(colours, keep=keep).logits.softmax(1)[row] - reading.logits.softmax(1)[row]
@@ -468,9 +479,8 @@ BAD_IMAGES = {
     "no batch": (torch.randn(3, 8, 8), "has shape (3, 8, 8); expected"),
     "grey": (torch.randn(2, 1, 8, 8), "has shape (2, 1, 8, 8); expected"),
     "channels last": (torch.randn(2, 8, 8, 3), "channels come first: images.permute(0, 3, 1, 2)"),
-    "uint8": (torch.zeros(2, 3, 8, 8, dtype=torch.uint8), "has dtype torch.uint8; expected floating point, normalised"),
+    "int64": (torch.zeros(2, 3, 8, 8, dtype=torch.int64), "has dtype torch.int64; expected floating point, normalised"),
     "none": (torch.randn(0, 3, 8, 8), "is empty: its shape is (0, 3, 8, 8); give at least one image"),
-    "an array": (torch.randn(2, 3, 8, 8).numpy(), "is a ndarray; expected a float tensor"),
     "double": (
         torch.randn(2, 3, 8, 8).double(),
         "of (3, 8, 8), torch.float64, on cpu; it was built with (3, 32, 32), torch.float32, on cpu",
@@ -490,6 +500,35 @@ def test_images_that_cannot_be_used_are_refused(
     ):
         with pytest.raises(InputError, match=re.escape(message)):
             use()
+
+
+PIXELS = torch.zeros(2, 3, 8, 8, dtype=torch.uint8)
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (PIXELS, "has dtype torch.uint8; expected floating point, normalised"),
+        (torch.randn(2, 3, 8, 8).numpy(), "is a ndarray; expected a float tensor"),
+    ],
+    ids=["uint8", "an array"],
+)
+def test_a_forward_pass_takes_tensors_as_the_classifier_does(
+    bad: Any, message: str, model: MemoryClassifier, images: Tensor, memory: Tensor
+) -> None:
+    """Even where the transform is known: only `remember` takes pixels and arrays."""
+    model.transform = TRANSFORM
+    for use in (lambda: model(bad, memory=memory), lambda: model(images, memory=bad)):
+        with pytest.raises(InputError, match=re.escape(message)):
+            use()
+    model.remember(bad, [0, 1])
+
+
+def test_pixels_need_a_transform_to_be_remembered(model: MemoryClassifier) -> None:
+    for pixels in (PIXELS, PIXELS.numpy()):
+        with pytest.raises(InputError, match=re.escape("uint8 pixels need model.transform")):
+            model.remember(pixels, [0, 1])
+    assert model.remembered is None
 
 
 def test_what_was_wrong_is_named(model: MemoryClassifier, images: Tensor) -> None:
@@ -571,8 +610,11 @@ def test_predicting_from_a_remembered_memory_refuses_what_it_should(
         model.layer.head.second.bias[0] = torch.inf
     with pytest.raises(StaleMemoryError), torch.inference_mode():
         model(images)
+    model.remember(model.remembered.images, model.remembered.labels)
+    with pytest.raises(NonFiniteError, match="logits of 5 of 5 inputs are not finite"), torch.inference_mode():
+        model(images)
     with pytest.raises(NonFiniteError, match="logits of 12 of 12 inputs are not finite"):
-        model.remember(model.remembered.images, model.remembered.labels)
+        _ = model.remembered.predictions
     model.forget()
     with pytest.raises(NoMemoryError), torch.inference_mode():
         model(images)
@@ -585,7 +627,8 @@ def test_predicting_from_a_remembered_memory_refuses_what_it_should(
         ([4] * 12, "labels go from 4 to 4; expected 0 to 3, as the model has 4 classes"),
         ([-1] * 12, "labels go from -1 to -1"),
         ([0.5] * 12, "labels have shape (12,) and dtype torch.float32; expected integers of shape (12,)"),
-        (None, "labels cannot be read as integers (RuntimeError: Could not infer dtype of NoneType)"),
+        (None, "labels are missing; expected one class number for each image"),
+        ([None] * 12, "labels cannot be read as integers (RuntimeError: Could not infer dtype of NoneType)"),
         (["cat"] * 12, "labels cannot be read as integers"),
     ],
 )

@@ -46,7 +46,8 @@ def test_modes_weights_and_statistics_stay_as_they_were(pixels: torch.Tensor) ->
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     modes = {name: module.training for name, module in model.named_modules()}
     encode_all(model, InMemoryImages(pixels))
-    remember(model, InMemoryImages(pixels), torch.arange(COUNT) % networks.CLASSES)
+    labels = torch.arange(COUNT) % networks.CLASSES
+    remember(model, LabelledImages(InMemoryImages(pixels), labels, tuple(map(str, range(COUNT)))))
     accuracy_with_drawn_memory(model, labelled(pixels), labelled(pixels), 5, torch.Generator())
     assert {name: model.get_submodule(name).training for name in modes} == modes
     assert_close(model.state_dict(), before, atol=0, rtol=0)
@@ -61,11 +62,16 @@ def test_encodings_are_exact_under_autocast_and_can_be_trained_on_afterwards(pix
     assert not encodings.is_inference()
 
 
-def test_a_remembered_memory_is_the_images_transformed(pixels: torch.Tensor) -> None:
+def test_a_remembered_memory_is_the_pixels_with_labels_and_names(pixels: torch.Tensor) -> None:
     model, labels = new_model(), torch.arange(COUNT) % networks.CLASSES
-    remember(model, InMemoryImages(pixels), labels)
-    assert_close(model.remembered.images, model.transform(pixels), atol=0, rtol=0)
+    names = tuple(map(str, range(COUNT)))
+    remember(model, LabelledImages(InMemoryImages(pixels), labels, names))
+    assert_close(model.remembered.images, pixels)
+    rows = torch.tensor([7, 2])
+    assert_close(model.remembered.inputs(rows, model.get_transform), model.transform(pixels[rows]), atol=0, rtol=0)
+    assert_close(model.remembered.encodings, encode_all(model, InMemoryImages(pixels)))
     assert model.remembered.labels.tolist() == labels.tolist()
+    assert model.remembered.names == names
     model.eval()
     inputs = torch.randn(4, 3, 8, 8)
     assert_close(model(inputs), model(inputs, memory=model.transform(pixels)))

@@ -1,21 +1,30 @@
 """Saved models come back the same, proved by their probe; what cannot come back says why."""
 
+import copy
 import math
 import re
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torchvision
 from torch import Tensor, nn
 from torch.testing import assert_close
 
 import memwrap
-from memwrap import LoadError, MemoryClassifier, NonFiniteError, SaveError, WrapError
+from memwrap import LoadError, MemoryClassifier, MemwrapWarning, NonFiniteError, SaveError, WrapError
 from memwrap.models.memory_check import SAMPLED, check_memory, draw_rows
+from memwrap.models.prediction import predict_images
+from memwrap.nn.calibration import VoteCalibration
+from memwrap.nn.probabilities import TemperatureCalibration
 from memwrap.storage import checkpoint
 from tests import networks
-from tests.sealing import edit
+from tests.sealing import REMOVED, edit
+
+TRANSFORM = memwrap.Transform((3, 8, 8), mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.3))
+pytestmark = pytest.mark.filterwarnings("ignore:.*cannot be rebuilt from a name:memwrap.MemwrapWarning")
 
 
 @pytest.fixture
@@ -26,12 +35,25 @@ def plain() -> MemoryClassifier:
     return memwrap.wrap(classifier).eval()
 
 
-@pytest.mark.parametrize("arguments", [{}, {"variant": "only_memory"}, {"head": "linear", "project": 6}])
+@pytest.mark.parametrize("as_pixels", [False, True])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"variant": "only_memory"},
+        {"head": "linear", "project": 6},
+        {"variant": "vote"},
+        {"variant": "vote", "project": 6, "scale": 3.0},
+    ],
+)
 def test_a_model_comes_back_with_its_memory(
-    arguments: dict[str, str], images: Tensor, memory: Tensor, labels: Tensor, tmp_path: Path
+    arguments: dict[str, Any], as_pixels: bool, images: Tensor, memory: Tensor, labels: Tensor, tmp_path: Path
 ) -> None:
     model = memwrap.wrap(memwrap.encoders.create("tiny", num_classes=4), **arguments).eval()
-    model.remember(memory, labels)
+    if as_pixels:
+        model.transform = TRANSFORM
+        memory = torch.randint(256, memory.shape, dtype=torch.uint8)
+    model.remember(memory, labels, names=list("abcdefghijkl") if as_pixels else None)
     model.save(tmp_path)
     loaded = memwrap.load(tmp_path)
     assert not loaded.training
@@ -43,6 +65,86 @@ def test_a_model_comes_back_with_its_memory(
     assert_close(reading.weights, expected.weights, atol=0, rtol=0)
     for name, tensor in model.remembered.tensors().items():
         assert_close(loaded.remembered.tensors()[name], tensor, atol=0, rtol=0)
+    assert_close(reading.votes, expected.votes, atol=0, rtol=0)
+    assert loaded.remembered.names == model.remembered.names
+    assert loaded.decided_by == model.decided_by
+
+
+# Of a vote, and of what decides by logits.
+CALIBRATIONS = {
+    "vote": VoteCalibration((1.0, 0.5, 0.7), (1.2, 0.8, 0.1), (0.9, 0.4, 0.2), 0.6),
+    "memory_wrap": TemperatureCalibration(2.5),
+    "standard": TemperatureCalibration(0.5),
+}
+
+
+@pytest.mark.parametrize("variant", CALIBRATIONS)
+def test_a_calibration_comes_back(variant: str, images: Tensor, memory: Tensor, labels: Tensor, tmp_path: Path) -> None:
+    model = memwrap.wrap(memwrap.encoders.create("tiny", num_classes=4), variant).eval()
+    if isinstance(model, MemoryClassifier):
+        model.remember(memory, labels)
+    before = predict_images(model, images)[0]
+    model.calibration = CALIBRATIONS[variant]
+    expected = predict_images(model, images)[0]
+    assert not torch.allclose(expected.float(), before)
+    assert torch.equal(expected.argmax(1), before.argmax(1))
+    if variant != "vote":
+        assert_close(expected, (before.log() / CALIBRATIONS[variant].temperature).softmax(1))
+    model.save(tmp_path)
+    loaded = memwrap.load(tmp_path)
+    assert loaded.calibration == model.calibration
+    assert_close(predict_images(loaded, images)[0], expected, atol=0, rtol=0)
+    edit(tmp_path / "model.json", ["calibration"], None)
+    assert memwrap.load(tmp_path).calibration is None
+    edit(tmp_path / "model.json", ["calibration"], REMOVED)  # as in folders of memwrap 0.1
+    assert memwrap.load(tmp_path).calibration is None
+
+
+@pytest.mark.parametrize(
+    ("variant", "stored"),
+    [
+        ("vote", {"temperature": 2.0}),
+        ("memory_wrap", asdict(CALIBRATIONS["vote"])),
+        ("standard", asdict(CALIBRATIONS["vote"])),
+        ("memory_wrap", {"temperature": 0.0}),
+        ("memory_wrap", {"temperature": 1e9}),
+        ("memory_wrap", {"temperature": 2.0, "more": 1}),
+        ("memory_wrap", {}),
+        ("memory_wrap", 2.0),
+        ("vote", {**asdict(CALIBRATIONS["vote"]), "deviations": [1.0, 1.0, 0.0]}),
+        ("vote", {**asdict(CALIBRATIONS["vote"]), "coefficients": [1.0, -1.0, 0.0]}),
+        ("vote", {**asdict(CALIBRATIONS["vote"]), "means": [1.0, 1.0]}),
+    ],
+)
+def test_a_calibration_that_does_not_fit_is_refused(variant: str, stored: object, tmp_path: Path) -> None:
+    memwrap.wrap(memwrap.encoders.create("tiny", num_classes=4), variant).save(tmp_path)
+    edit(tmp_path / "model.json", ["calibration"], stored)
+    with pytest.raises(LoadError, match="calibration"):
+        memwrap.load(tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore:The default weight initialization:FutureWarning")
+def test_auxiliary_heads_are_dropped_but_those_of_old_folders_load(tmp_path: Path) -> None:
+    """Nobody read their outputs, nor trained them; memwrap 0.1 kept them."""
+    images = torch.randn(3, 3, 32, 32)
+    classifier = torchvision.models.googlenet(weights=None, num_classes=4, init_weights=False).eval()
+    model = memwrap.wrap(classifier, example=images).eval()
+    assert not [each for each, _ in model.named_modules() if "aux" in each.lower()]
+    model.remember(images, [0, 1, 2])
+    model.save(tmp_path / "new")
+    with torch.no_grad():
+        expected = model(images)
+        assert_close(memwrap.load(tmp_path / "new")(images), expected, atol=0, rtol=0)
+    old = copy.deepcopy(classifier)
+    old.fc = nn.Identity()
+    kept = MemoryClassifier(old, model.layer, model.origin).eval()
+    kept.save(tmp_path / "old")
+    stored = checkpoint.read(tmp_path / "old")[1]["weights"]
+    assert [each for each in stored if each.lower().startswith("encoder.aux")]
+    loaded = memwrap.load(tmp_path / "old")
+    loaded.remember(images, [0, 1, 2])
+    with torch.no_grad():
+        assert_close(loaded(images), expected, atol=0, rtol=0)
 
 
 def test_a_model_without_memory_comes_back_without(model: MemoryClassifier, images: Tensor, tmp_path: Path) -> None:
@@ -77,7 +179,8 @@ def test_precision_comes_back(dtype: torch.dtype, images: Tensor, tmp_path: Path
 
 def test_a_hand_written_classifier_has_to_be_given(plain: MemoryClassifier, images: Tensor, tmp_path: Path) -> None:
     plain.remember(images, [0] * 5)
-    plain.save(tmp_path)
+    with pytest.warns(MemwrapWarning, match=re.escape("memwrap.load(folder, classifier=...)")):
+        plain.save(tmp_path)
     with pytest.raises(LoadError, match=re.escape(f'memwrap.load("{tmp_path}", classifier=...)')):
         memwrap.load(tmp_path)
     given = networks.Plain()
@@ -283,11 +386,12 @@ GONE = torch.empty(0)
     [
         ({"labels": torch.arange(5) + 3}, "labels go from 3 to 7; expected 0 to 3"),
         ({"labels": torch.zeros(4, dtype=torch.int64)}, "memory holds 5 images but 4 labels"),
-        ({"predictions": torch.full((5,), -1)}, "labels go from -1 to -1"),
         ({"encodings": torch.randn(5, 127)}, "memory has shape (5, 127)"),
         ({"encodings": torch.randn(4, 128)}, "memory holds 5 images but 4 encodings"),
         ({"encodings": torch.full((5, 128), torch.nan)}, "memory: 5 of 5 vectors hold NaN"),
-        ({"images": torch.zeros(5, 3, 8, 8, dtype=torch.uint8)}, "images has dtype torch.uint8"),
+        ({"images": torch.zeros(5, 3, 8, 8, dtype=torch.int64)}, "images has dtype torch.int64"),
+        ({"images": torch.zeros(5, 3, 8, 8, dtype=torch.uint8)}, "does not know how its images are normalised"),
+        ({"images": torch.zeros(5, 3, 8, 8, dtype=torch.bool)}, "images has dtype torch.bool"),
         ({"labels": GONE}, "missing 1 required positional argument: 'labels'"),
     ],
 )
@@ -298,6 +402,39 @@ def test_a_memory_that_makes_no_sense_is_refused(
     model.save(tmp_path)
     replace_part(tmp_path, "memory", **changes)
     with pytest.raises(LoadError, match=re.escape(message)):
+        memwrap.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"images": torch.zeros(5, 3, 8, 9, dtype=torch.uint8)}, "pixels of (3, 8, 9); expected (3, 8, 8)"),
+        ({"images": torch.zeros(5, 1, 8, 8, dtype=torch.uint8)}, "pixels of (1, 8, 8); expected (3, 8, 8)"),
+        ({"images": torch.zeros(0, 3, 8, 8, dtype=torch.uint8)}, "memory holds 0 images but 5 labels"),
+        ({"images": torch.zeros(5, 3, 8, 8, dtype=torch.uint8)}, "another encoding"),
+        ({"images": torch.zeros(5, 3, 8, 8)}, "another encoding"),
+        ({"encodings": torch.randn(4, 128)}, "memory holds 5 images but 4 encodings"),
+    ],
+)
+def test_pixels_of_a_memory_that_make_no_sense_are_refused(
+    changes: dict[str, Tensor], message: str, model: MemoryClassifier, tmp_path: Path
+) -> None:
+    model.transform = TRANSFORM
+    model.remember(torch.randint(256, (5, 3, 8, 8), dtype=torch.uint8), [0] * 5)
+    model.save(tmp_path)
+    memwrap.load(tmp_path)
+    replace_part(tmp_path, "memory", **changes)
+    with pytest.raises(LoadError, match=re.escape(message)):
+        memwrap.load(tmp_path)
+
+
+@pytest.mark.parametrize("names", [[], ["a"] * 4, ["a"] * 6])
+def test_names_for_another_memory_are_refused(names: list[str], model: MemoryClassifier, tmp_path: Path) -> None:
+    model.remember(torch.randn(5, 3, 8, 8), [0] * 5, names=[*"abcde"])
+    model.save(tmp_path)
+    assert memwrap.load(tmp_path).remembered.names == tuple("abcde")
+    edit(tmp_path / "model.json", ["memory_names"], names)
+    with pytest.raises(LoadError, match="names"):
         memwrap.load(tmp_path)
 
 
@@ -327,20 +464,27 @@ def test_a_memory_with_two_swapped_entries_is_noticed(part: str, remembering: Pa
         memwrap.load(remembering)
 
 
-def test_a_prediction_that_the_model_does_not_make_is_noticed(remembering: Path) -> None:
-    predictions = checkpoint.read(remembering)[1]["memory"]["predictions"]
-    for row in range(len(predictions)):
-        changed = predictions.clone()
-        changed[row] = (changed[row] + 1) % 4
-        replace_part(remembering, "memory", predictions=changed)
-        with pytest.raises(LoadError, match=f"image {row} has another prediction"):
-            memwrap.load(remembering)
-
-
-def test_a_memory_without_predictions_is_noticed(remembering: Path) -> None:
-    replace_part(remembering, "memory", predictions=GONE)
-    with pytest.raises(LoadError, match="without predictions"):
-        memwrap.load(remembering)
+@pytest.mark.parametrize(
+    "stored",
+    [torch.arange(SAMPLED), torch.full((SAMPLED,), -1), torch.full((7, 2), torch.nan)],
+    ids=["some", "none", "nonsense"],
+)
+def test_predictions_of_a_memory_are_the_model_s_whatever_a_file_says(
+    stored: Tensor, model: MemoryClassifier, remembering: Path
+) -> None:
+    """Folders of memwrap 0.1 have them. They are computed when they are asked for, so nobody can change them."""
+    memory = model.remembered.images
+    assert "predictions" not in checkpoint.read(remembering)[1]["memory"]
+    replace_part(remembering, "memory", predictions=stored)
+    loaded = memwrap.load(remembering)
+    with torch.no_grad():
+        expected = [
+            int(model(memory[row : row + 1], memory=torch.cat([memory[:row], memory[row + 1 :]])).argmax())
+            for row in range(SAMPLED)
+        ]
+    assert loaded.remembered.predictions.tolist() == expected
+    loaded.save(remembering)
+    assert "predictions" not in checkpoint.read(remembering)[1]["memory"]
 
 
 def test_a_sample_of_a_large_memory_is_drawn_anew_each_time(model: MemoryClassifier) -> None:

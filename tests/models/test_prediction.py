@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -78,13 +79,16 @@ def picture(tmp_path: Path) -> Callable[..., Path]:
 Picture = Callable[..., Path]
 
 
-def predicted(path: Path, label: int, probability: float, uncertain: bool | None) -> dict[str, object]:
+def predicted(
+    path: Path, label: int, probability: float, uncertain: bool | None, decided_by: str = "head"
+) -> dict[str, object]:
     return {
         "path": str(path),
         "prediction": label,
         "prediction_name": NAMES[label],
         "probability": pytest.approx(probability, abs=1e-5),
         "uncertain": uncertain,
+        "decided_by": decided_by,
     }
 
 
@@ -98,6 +102,31 @@ def test_two_pictures_by_hand(by_colour: MemoryClassifier, picture: Picture) -> 
         # Predicted green, but for the sample that counted most: the model itself predicts it as red.
         predicted(green, 1, sure, uncertain=True),
     ]
+
+
+@pytest.mark.parametrize("decide", ["vote", "head"])
+def test_pictures_next_to_a_memory_by_hand(decide: Literal["vote", "head"], picture: Picture) -> None:
+    """The classifier's logits are the mean colour itself."""
+    classifier = MeanColour()
+    with torch.no_grad():
+        classifier.fc.weight.copy_(torch.eye(3))
+        classifier.fc.bias.zero_()
+    model = dressed(memwrap.attach(classifier, decide=decide, scale=1.0, example=torch.zeros(2, *SHAPE)))
+    model.remember(plain(RED, (200, 0, 0), GREEN), [0, 0, 1])
+    colours = (RED, (102, 136, 0), GREEN)
+    paths = [picture(f"{number}.png", colour) for number, colour in enumerate(colours)]
+    found = [each.model_dump() for each in predict_files(model, paths)]  # type: ignore[union-attr]
+    if decide == "vote":
+        # Red has the cosines 1, 1, 0, and the weights .5, .5, 0. The second colour has .6, .6, .8, so the threshold is
+        # 1/3 and the weights are 4/15, 4/15, 7/15: 8/15 for class 0, but the strongest sample and the head say 1.
+        expected = [(0, 1.0, False), (0, 8 / 15, True), (1, 1.0, False)]
+    else:
+        # Logits 1, 0, 0 and .4, .533, 0 and 0, 1, 0; of the second the vote, as above, would be 0.
+        sure = math.e / (math.e + 2)
+        unsure = math.exp(8 / 15) / (math.exp(0.4) + math.exp(8 / 15) + 1)
+        expected = [(0, sure, False), (1, unsure, True), (1, sure, False)]
+    decided_by = "vote" if decide == "vote" else "classifier"
+    assert found == [predicted(path, *each, decided_by) for path, each in zip(paths, expected, strict=True)]
 
 
 def test_a_memory_of_one_says_nothing_of_certainty(by_colour: MemoryClassifier, picture: Picture) -> None:
@@ -114,6 +143,7 @@ def test_a_model_without_a_memory_says_nothing_of_certainty(standard: Model, pic
         probabilities = standard(plain((10, 200, 30))).softmax(1)[0]
     assert isinstance(prediction, PredictionRecord)
     assert prediction.uncertain is None
+    assert prediction.decided_by == "classifier"
     assert prediction.prediction == int(probabilities.argmax())
     assert prediction.probability == pytest.approx(float(probabilities.max()))
 
@@ -284,11 +314,11 @@ def test_a_model_without_memory_or_transform_is_refused(by_colour: MemoryClassif
 
 def test_predictions_are_made_in_evaluation_mode_and_leave_the_mode(model: MemoryClassifier, images: Tensor) -> None:
     model.remember(torch.randn(6, 3, 8, 8), [0, 1, 2, 3, 0, 1])
-    expected = model(images).detach()
+    expected = model(images).detach().softmax(1)
     model.encoder.train()
-    logits, _ = predict_images(model, images)
-    assert_close(logits, expected)
-    assert not logits.requires_grad
+    probabilities, _ = predict_images(model, images)
+    assert_close(probabilities, expected)
+    assert not probabilities.requires_grad
     assert model.encoder.training
 
 

@@ -3,14 +3,18 @@
 import copy
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import torchvision
 from torch import nn
 from torch.testing import assert_close
 
 import memwrap
-from memwrap import InputError, WrapError
+from memwrap import InputError, NoMemoryError, WrapError
+from memwrap.models.surgery.modules import drop_auxiliary_heads
+from memwrap.nn.vote_layer import SCALE
 from tests import networks
 
 FOUND = {
@@ -197,6 +201,53 @@ def test_a_learnt_factor_or_bias_that_happens_to_change_nothing_is_noticed(bias:
         memwrap.wrap(classifier)
     for name, value in classifier.state_dict().items():
         assert torch.equal(value, before[name])
+
+
+def test_a_vote_has_a_new_head_and_a_scale_of_its_own() -> None:
+    classifier, images = memwrap.encoders.create("tiny", 3).eval(), torch.randn(4, 3, 8, 8)
+    model = memwrap.wrap(classifier, "vote", num_classes=5, project=7)
+    assert (model.layer.num_classes, model.layer.head_classes, model.layer.project) == (5, 5, 7)
+    assert model.layer.similarity.scale == SCALE
+    assert (model.decided_by, model.trains_with_memory) == ("vote", False)
+    assert_close(model.encode(images), memwrap.wrap(classifier).encode(images), atol=0, rtol=0)
+    # It is trained without a memory, and predicts with one.
+    model.train()(images).sum().backward()
+    assert model.layer.head.weight.grad.abs().sum() > 0
+    assert model.layer.projection.weight.grad is None
+    with pytest.raises(NoMemoryError):
+        model.eval()(images)
+    model.remember(images, [0, 1, 2, 4])
+    assert model(images).argmax(1).tolist() == [0, 1, 2, 4]
+
+
+@pytest.mark.parametrize(
+    ("variant", "options", "words"),
+    [
+        ("vote", {"head": "mlp"}, "head is of a layer whose head reads the memory"),
+        ("vote", {"scale": 0.0}, "scale is 0.0"),
+        ("vote", {"project": -1}, "project is -1"),
+        ("standard", {"head": "mlp"}, "variant='standard'"),
+        ("standard", {"project": 4}, "variant='standard'"),
+        ("memory_wrap", {"head": "round"}, "head is 'round'"),
+        ("votes", {}, "variant is 'votes'"),
+    ],
+)
+def test_options_that_a_variant_does_not_have_are_refused(variant: str, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=re.escape(words)):
+        memwrap.wrap(networks.Plain(), variant, **options)
+
+
+@pytest.mark.filterwarnings("ignore:The default weight initialization:FutureWarning")
+@pytest.mark.parametrize("name", ["googlenet", "inception_v3"])
+def test_auxiliary_heads_are_dropped(name: str) -> None:
+    classifier = torchvision.models.get_model(name, weights=None, num_classes=4, init_weights=False)
+    drop_auxiliary_heads(classifier)
+    assert not [each for each, _ in classifier.named_modules() if "aux" in each.lower()]
+    images = torch.randn(2, 3, 75, 75)  # too small for the auxiliary head of Inception
+    assert isinstance(classifier.train()(images), torch.Tensor)
+    plain = torchvision.models.get_model(name, weights=None, num_classes=4, init_weights=False, aux_logits=False)
+    plain.load_state_dict(classifier.state_dict())
+    assert_close(classifier.eval()(images), plain.eval()(images), atol=0, rtol=0)
 
 
 def test_the_scale_is_the_layer_s_and_is_saved(tmp_path: Path) -> None:

@@ -20,11 +20,15 @@ from memwrap.models.surgery.modules import get_logits, perturb_parameters, prese
 MOST_NAMED = 8
 
 
+class NoLastLayerError(WrapError):
+    """No layer gives as many values as the network: it may be a backbone without its last layer."""
+
+
 @dataclass(frozen=True)
 class LastLayer:
     """The layer that a memory can replace."""
 
-    name: str
+    name: str  # "" if the network's output itself is the encoding
     in_features: int
     num_classes: int
 
@@ -71,7 +75,23 @@ def find_last_layer(classifier: nn.Module, images: Tensor, layer: str | None = N
         )
     others = [name for name, record in records.items() if name not in objections and _has_weights(record)]
     whole = [name for name in others if _objection(classifier, images, name, records[name], logits) is None]
-    raise WrapError(_refusal(objections, whole, records, logits))
+    headless = not any(_is_linear(record) and _alike(record, logits) for record in records.values())
+    averaged = _averaged(records, logits)
+    refusal = _refusal(objections, whole, headless, averaged, records, logits)
+    raise (NoLastLayerError if headless and not averaged else WrapError)(refusal)
+
+
+def whole_network(backbone: nn.Module, images: Tensor) -> LastLayer:
+    """For a backbone without a last layer: its output (B, D) is the encoding. images (B, channels, H, W)"""
+    backbone.eval()
+    with torch.no_grad():
+        output = get_logits(backbone(images))
+    if output.ndim != 2 or len(output) != len(images):
+        raise WrapError(
+            f"the backbone turns {tuple(images.shape)} into {tuple(output.shape)}; expected encodings "
+            f"({len(images)}, D): pool its maps first"
+        )
+    return LastLayer("", output.shape[1], output.shape[1])
 
 
 class _Constant(nn.Module):
@@ -179,15 +199,22 @@ def _difference(output: Tensor, logits: Tensor) -> str:
     return "gives an output that is not the model's output"
 
 
-def _refusal(objections: dict[str, str | None], whole: list[str], records: dict[str, _Record], logits: Tensor) -> str:
+def _refusal(
+    objections: dict[str, str | None],
+    whole: list[str],
+    headless: bool,
+    averaged: list[str],
+    records: dict[str, _Record],
+    logits: Tensor,
+) -> str:
     """Why no layer fits: what is known of each candidate, and which other modules could be replaced by name."""
-    if averaged := _averaged(records, logits):
+    if averaged:
         return (
             f"the classifier averages the outputs of {_listing(averaged)}; a memory can replace one last layer only: "
             "use a variant of the classifier with a single head"
         )
     message = "no linear layer's output is the model's output"
-    if not any(_is_linear(record) and _alike(record, logits) for record in records.values()):
+    if headless:
         message += (
             f", nor does one give {logits.shape[1]} values for each image: if the classifier lacks its last layer, "
             "like timm's with num_classes=0, create it with one"

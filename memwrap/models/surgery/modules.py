@@ -65,9 +65,23 @@ def forbid_calls(classifier: nn.Module) -> Iterator[None]:
 
 
 def remove_layer(classifier: nn.Module, name: str) -> None:
-    """Replace a layer by an identity, so that the classifier returns that layer's input: the encodings."""
+    """Replace a layer by an identity, so that the classifier returns that layer's input: the encodings.
+
+    "" leaves a backbone as it is, which has no such layer.
+    """
+    if not name:
+        return
     for parent, key in _places(classifier, name):
         parent._modules[key] = nn.Identity()
+
+
+def drop_auxiliary_heads(encoder: nn.Module) -> None:
+    """Remove the auxiliary heads of GoogLeNet and Inception, whose outputs nobody reads: they would not be trained."""
+    if getattr(encoder, "aux_logits", False):
+        encoder.__dict__["aux_logits"] = False
+        for name in [name for name in encoder._modules if name.lower().startswith("aux")]:
+            del encoder._modules[name]
+            encoder.__dict__[name] = None  # as where it was built without them
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from memwrap.encoders import create_arguments
+from memwrap.encoders import create_arguments, has_pretrained, pretrained_config
 from memwrap.errors import InputError, WrapError, brief
 from memwrap.models.surgery.modules import get_logits
 
@@ -85,7 +85,11 @@ def _likely_shapes(classifier: nn.Module) -> Iterator[tuple[int, int, int]]:
 
 def _own_sizes(classifier: nn.Module) -> Iterator[tuple[int, int]]:
     """Heights and widths that a classifier carries with it, or that all of its library are made for."""
-    if create_arguments(classifier) is not None and not hasattr(classifier, "pretrained_cfg"):
+    arguments = create_arguments(classifier)
+    if arguments is not None and has_pretrained(arguments["name"]):
+        _, height, width = pretrained_config(arguments["name"])["input_size"]
+        yield height, width
+    elif arguments is not None:
         yield 32, 32
     if type(classifier).__module__.startswith("torchvision."):
         yield 224, 224
