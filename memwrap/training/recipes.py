@@ -7,8 +7,10 @@ from memwrap.errors import SettingsError, short
 from memwrap.training.settings import AUGMENTATIONS, ResolvedSettings, Settings
 
 DEFAULT = "default"
+PHOTOGRAPHS = "photographs"  # the default for them
 
 MEMORY = 100  # images, as in the paper
+VOTERS = 4096  # images: all of most data sets, so that the nearest are found
 
 # On average in half a batch, for it to be the memory of the other half.
 IMAGES_OF_EACH_CLASS = 3
@@ -16,6 +18,8 @@ IMAGES_OF_EACH_CLASS = 3
 # The settings of the paper's experiments: a random memory for each step, encoded in a second pass.
 _PAPER = Settings(
     validation=6000,
+    fit="crop",
+    scale=1.0,
     memory="random",
     memory_size=100,
     remember=100,
@@ -36,6 +40,18 @@ RECIPES: dict[str, Settings] = {
     "finetune": Settings(optimizer="adamw", lr=3e-4, weight_decay=0.05, epochs=40, warmup=0.1),
     "frozen": Settings(
         freeze=True, optimizer="adamw", lr=1e-3, weight_decay=0.01, epochs=100, augment=(), memory="random"
+    ),
+    PHOTOGRAPHS: Settings(
+        encoder="lite0",
+        pretrained=True,
+        freeze=True,
+        variant="vote",
+        optimizer="adamw",
+        lr=1e-3,
+        weight_decay=0.01,
+        epochs=200,
+        augment=(),
+        memory="random",
     ),
     "svhn": _PAPER.replace(epochs=40, augment=(), mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)),
     "cifar10": _PAPER.replace(mean=(0.4914, 0.4822, 0.4465), std=(0.2023, 0.1994, 0.2010)),
@@ -69,7 +85,9 @@ def resolve_settings(
         "encoder": settings.encoder or encoder,
         "memory": settings.memory or _memory_for(settings.variant, batch_size, len(classes)),
         "memory_size": settings.memory_size or min(MEMORY, images),
-        "remember": settings.remember or min(MEMORY, images),
+        "remember": settings.remember or min(VOTERS if settings.variant == "vote" else MEMORY, images),
+        "fit": settings.fit or "crop",
+        "scale": settings.scale or (None if settings.variant == "vote" else 1.0),
         "epochs": settings.epochs or _epochs_for(images),
         "batch_size": batch_size,
         "augment": augmentations_for(classes) if settings.augment is None else settings.augment,

@@ -12,7 +12,7 @@ from memwrap.errors import SettingsError, brief, short
 from memwrap.storage import files as storage
 from memwrap.storage.validation import JSON_LIMIT, describe, parse_json
 
-Variant = Literal["memory_wrap", "only_memory", "standard"]
+Variant = Literal["memory_wrap", "only_memory", "standard", "vote"]
 Augmentation = Literal["flip", "shift", "affine", "colour", "erase", "none"]
 SETTINGS_LIMIT = 1 << 16  # bytes; all settings take about a thousand
 DIGITS_LIMIT = 40  # of a whole number in YAML: Python does not even print the largest
@@ -23,7 +23,10 @@ SIZE_LIMIT = 2048  # pixels: what a saved model may take; not imported from ther
 SEED_LIMIT = 2**64  # seeds are below
 LIST_LIMIT = 1024  # numbers in a list
 TEXT_LIMIT = 4096  # characters: no path is longer
+# Encoders with pretrained weights, besides timm:NAME, the default first; not imported, as --help would wait for torch.
+PRETRAINED = ("lite0", "lite1", "lite2")
 VARIANTS: tuple[str, ...] = get_args(Variant)
+PAPER_VARIANTS = VARIANTS[:3]
 AUGMENTATIONS: tuple[str, ...] = get_args(Augmentation)[:-1]
 
 
@@ -40,6 +43,7 @@ def _as_list(value: Any) -> Any:
 Int = Annotated[int, Strict()]
 # Not strict: YAML reads 1e-4 as text.
 Float = Annotated[float, BeforeValidator(_refuse_bool), Field(allow_inf_nan=False)]
+Scale = Annotated[float, Field(gt=0, le=NUMBER_LIMIT, allow_inf_nan=False), BeforeValidator(_refuse_bool)]
 Count = Annotated[Int, Field(ge=1, le=COUNT_LIMIT)]
 Text = Annotated[str, Strict(), Field(max_length=TEXT_LIMIT)]
 Flag = Annotated[bool, Strict()]
@@ -70,28 +74,38 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
     size: Int | None = Field(
         None, ge=1, le=SIZE_LIMIT, description="Height and width in pixels; by default what suits encoder and images."
     )
-    fit: Literal["crop", "pad", "stretch"] = Field("crop", description="How images of other shapes are resized.")
+    fit: Literal["crop", "pad", "stretch"] | None = Field(
+        None,
+        description="How images of other shapes are made square. By default they are cropped; for photographs and a "
+        "frozen encoder, what predicts training images better: crop or stretch.",
+    )
     skip_bad: Flag = Field(False, description="Skip files that cannot be read as images, and report them.")
 
     # Model
     encoder: Text | None = Field(
         None,
-        description="small, tiny, resnet18, mobilenet_v2, efficientnet_b0, googlenet, densenet, shufflenet_v2, or "
-        "timm:NAME. By default the recipe's, or resnet18 on a GPU; on a CPU small, or tiny for images up to 16x16.",
+        description="small, tiny, resnet18, mobilenet_v2, efficientnet_b0, googlenet, densenet, shufflenet_v2, lite0, "
+        "lite1, lite2, or timm:NAME. By default the recipe's, lite0 with --pretrained, or resnet18 on a GPU; on a CPU "
+        "small, or tiny for images up to 16x16.",
     )
     variant: Variant = Field("memory_wrap", description="The last layer.")
     head: Literal["mlp", "linear"] = Field("mlp", description="What follows the attention: the paper's mlp, or linear.")
     project: Int | None = Field(
         None, ge=1, le=NUMBER_LIMIT, description="Dimensions that encodings are projected to before the attention."
     )
-    scale: Float = Field(
-        1.0,
-        gt=0,
-        le=NUMBER_LIMIT,
-        description="Factor on the cosine similarity; above 1, predictions use fewer memory images.",
+    scale: Scale | None = Field(
+        None,
+        description="Factor on the cosine similarity; above 1, predictions use fewer memory images. By default 1; for "
+        "a vote, what predicts best with few images.",
     )
-    pretrained: Flag = Field(False, description="Start from timm's pretrained weights (timm:NAME only).")
-    weights: Text | None = Field(None, description="A file of pretrained weights, instead of a download.")
+    pretrained: Flag = Field(
+        False,
+        description="Start from pretrained weights: those of lite0, lite1 and lite2 are installed by pip, those of "
+        "timm:NAME are downloaded.",
+    )
+    weights: Text | None = Field(
+        None, description="A file of pretrained weights, instead of a download (timm:NAME only)."
+    )
     freeze: Flag = Field(False, description="Train the last layer only; the encoder stays as it is.")
 
     # Memory
@@ -104,7 +118,9 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
         None, description="Images in a drawn memory, in training and in evaluation; by default up to 100."
     )
     remember: Count | None = Field(
-        None, description="Training images that the finished model keeps as its memory; by default up to 100."
+        None,
+        description="Training images that the finished model keeps as its memory; by default up to 100, and up to 4096 "
+        "for a vote.",
     )
 
     # Training
@@ -142,6 +158,15 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
         except ValidationError as error:
             raise SettingsError(describe(error)) from error
 
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in_encoder(cls, given: Any) -> Any:
+        """Pretrained weights without an encoder are those of lite0."""
+        if not isinstance(given, dict) or given.get("pretrained") is not True:
+            return given
+        is_open = given.get("encoder") is None and given.get("weights") is None
+        return {**given, "encoder": PRETRAINED[0]} if is_open else given
+
     @field_validator("augment")
     @classmethod
     def _resolve_none(cls, augment: tuple[str, ...] | None) -> tuple[str, ...] | None:
@@ -171,10 +196,16 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
             raise ValueError("schedule is steps, but there are no drops; expected some, as in drops: [0.5, 0.75]")
         if (self.mean is None) != (self.std is None):
             raise ValueError("only one of mean and std is given; expected both or neither")
-        if (self.pretrained or self.weights) and not (self.encoder or "").startswith("timm:"):
+        is_timm = (self.encoder or "").startswith("timm:")
+        if self.weights and not is_timm:
+            raise ValueError(
+                f"encoder is {self.encoder}, which takes no file of weights; "
+                "expected timm:NAME, as in --encoder timm:resnet18 --weights model.safetensors"
+            )
+        if self.pretrained and not is_timm and self.encoder not in PRETRAINED:
             raise ValueError(
                 f"encoder is {self.encoder}, which has no pretrained weights; "
-                "expected timm:NAME, as in --encoder timm:resnet18 --pretrained"
+                f"expected {', '.join(PRETRAINED)} or timm:NAME, as in --encoder lite0 --pretrained"
             )
         return self
 
@@ -187,6 +218,8 @@ class ResolvedSettings(Settings, frozen=True):
     """Settings in which nothing is left to the data."""
 
     encoder: Text = "resnet18"
+    fit: Literal["crop", "pad", "stretch"] = "crop"
+    scale: Scale | None = 1.0  # None: chosen after training, for a vote
     memory: Literal["random", "balanced", "batch"] = "random"
     memory_size: Count = 100
     remember: Count = 100
@@ -213,7 +246,8 @@ def with_changes(settings: Settings, changes: Mapping[str, Any], where: str) -> 
 _ONLY_WITH = {
     "drops": ("schedule", ("steps",)),
     "momentum": ("optimizer", ("sgd",)),
-    **dict.fromkeys(("head", "project", "scale", "memory", "memory_size", "remember"), ("variant", VARIANTS[:2])),
+    **dict.fromkeys(("head", "memory", "memory_size"), ("variant", VARIANTS[:2])),
+    **dict.fromkeys(("project", "scale", "remember"), ("variant", (*VARIANTS[:2], "vote"))),
 }
 
 

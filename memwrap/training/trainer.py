@@ -86,7 +86,7 @@ class Trainer:
     ) -> None:
         self.module, self.model = model, _unwrap(model)
         model = self.model
-        has_memory = isinstance(model, MemoryClassifier)
+        has_memory = isinstance(model, MemoryClassifier) and model.trains_with_memory
         if has_memory and sampler is None:
             sampler = build_sampler(settings.memory, settings.memory_size)
             if sampler is not None:

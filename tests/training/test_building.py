@@ -5,6 +5,8 @@ import io
 import os
 import re
 import resource
+import threading
+import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -19,8 +21,9 @@ from torch import Tensor
 from torch.testing import assert_close
 
 import memwrap
-from memwrap import InputError, encoders, wrap
+from memwrap import InputError, SettingsError, encoders, wrap
 from memwrap.data import InMemoryImages, channel_statistics
+from memwrap.encoders import timm_models
 from memwrap.models.loading import Model
 from memwrap.models.wrapping import wrap_own
 from memwrap.training.building import new_model, size_for
@@ -94,13 +97,61 @@ def test_colours_that_are_given_are_not_measured() -> None:
         ({"encoder": "timm:test_vit"}, 160),
         ({"encoder": "timm:resnet18"}, 224),
         ({"encoder": "timm:resnet18", "size": 64}, 64),
+        ({"encoder": "lite0"}, 224),
+        ({"encoder": "lite1", "pretrained": True}, 240),
+        ({"encoder": "lite2", "pretrained": True}, 260),
+        ({"pretrained": True}, 224),
+        ({"pretrained": True, "size": 96}, 96),
         ({"encoder": "resnet18"}, None),
         ({"size": 48}, 48),
         ({}, None),
     ],
 )
-def test_the_size_is_the_one_asked_for_or_timm_s_or_left_to_the_images(given: dict[str, Any], size: int | None) -> None:
+def test_the_size_is_the_one_asked_for_or_the_encoder_s_or_left_to_the_images(
+    given: dict[str, Any], size: int | None
+) -> None:
     assert size_for(Settings(**given)) == size
+
+
+def test_pretrained_weights_are_lite0_s_where_no_encoder_is_named() -> None:
+    assert Settings(pretrained=True).encoder == "lite0"
+    assert Settings().replace(pretrained=True).encoder == "lite0"
+    assert ResolvedSettings(pretrained=True).encoder == "lite0"
+    assert Settings(pretrained=True).replace(encoder="timm:resnet18").encoder == "timm:resnet18"
+    assert Settings(pretrained=True).replace(epochs=3).replace(seed=1).encoder == "lite0"
+    assert Settings(pretrained=False).encoder is None
+    assert Settings(encoder="lite1").pretrained is False
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"pretrained": True, "weights": "a.safetensors"}, "encoder is None.*timm:NAME"),
+        ({"encoder": "lite0", "weights": "a.safetensors"}, "encoder is lite0.*timm:NAME"),
+        ({"encoder": "resnet18", "pretrained": True}, "encoder is resnet18.*lite0, lite1, lite2 or timm:NAME"),
+        ({"encoder": "lite3", "pretrained": True}, "encoder is lite3.*lite0, lite1, lite2 or timm:NAME"),
+    ],
+)
+def test_encoders_without_such_weights_are_refused(given: dict[str, Any], named: str) -> None:
+    with pytest.raises(SettingsError, match=named):
+        Settings(**given)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_lite_begins_with_its_own_weights_and_colours(channels: int) -> None:
+    model = built(images(channels, 32), encoder="lite0", pretrained=True)
+    expected = encoders.create("lite0", 3, channels, pretrained=True)
+    assert same(model.encoder.features.state_dict(), expected.features.state_dict())
+    assert (model.transform.mean, model.transform.std) == ((0.5,) * channels, (0.5,) * channels)
+
+
+def test_lite_without_its_weights_begins_with_those_of_the_seed() -> None:
+    pixels = images(side=32)
+    model = built(pixels, encoder="lite0")
+    assert same(built(pixels, encoder="lite0").state_dict(), model.state_dict())
+    trained = built(pixels, encoder="lite0", pretrained=True).encoder
+    assert not torch.equal(model.encoder.features.conv_stem.weight, trained.features.conv_stem.weight)
+    assert model.transform.mean == channel_statistics(pixels)[0]
 
 
 @pytest.fixture(params=["safetensors", "pth"])
@@ -154,10 +205,58 @@ def test_weights_that_cannot_be_fetched_are_missed_with_a_reason(
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(InputError) as caught:
         built(images(side=32), encoder="timm:test_resnet", pretrained=True)
-    assert re.search(
-        r"the pretrained weights of 'timm:test_resnet' are not available \(.+\); ",
-        str(caught.value),
-    )
+    message = str(caught.value)
+    assert "the pretrained weights of 'timm:test_resnet' are not available (HF_HUB_OFFLINE is set); " in message
+    # What timm looks for in the hub, and what to do with it.
+    assert f"model.safetensors of {timm.get_pretrained_cfg('test_resnet').hf_hub_id} " in message
+    assert "--weights model.safetensors" in message
+    assert "--encoder lite0" in message
+
+
+def test_a_hub_that_cannot_be_reached_is_asked_once_and_not_for_long(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked, over = [], threading.Event()
+
+    def lost(*_: Any, **__: Any) -> None:
+        """A name server that does not answer, which no timeout of urlopen shortens."""
+        asked.append(True)
+        over.wait(60)
+        raise OSError
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(timm_models, "HUB_SECONDS", 0.1)
+    monkeypatch.setattr(timm_models, "urlopen", lost)
+    begun = time.monotonic()
+    with pytest.raises(InputError, match=r"'timm:test_resnet' are not available \(no network\); fetch model"):
+        built(images(side=32), encoder="timm:test_resnet", pretrained=True)
+    assert time.monotonic() - begun < 30
+    assert asked == [True]
+    over.set()
+
+
+def test_an_address_that_cannot_be_reached_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def no_download(*_: Any, **__: Any) -> None:
+        raise AssertionError("timm began to download")
+
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    monkeypatch.setattr(timm_models, "_answers", lambda _: False)
+    monkeypatch.setattr(timm.models._builder, "load_state_dict_from_url", no_download)
+    with pytest.raises(InputError, match=r"\(ConnectionError: no network\); fetch seresnet18-4bb0ce65\.pth from "):
+        built(images(side=32), encoder="timm:legacy_seresnet18", pretrained=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("legacy_seresnet18", r"fetch seresnet18-4bb0ce65\.pth from \S+ on .* --weights seresnet18-4bb0ce65\.pth"),
+        ("resnet18", r"fetch model\.safetensors of timm/resnet18\.a1_in1k "),
+        ("resnet18.tv_in1k", r"fetch model\.safetensors of timm/resnet18\.tv_in1k "),
+        ("botnet50ts_256", "timm knows of none; use --encoder lite0"),
+    ],
+)
+def test_the_file_to_fetch_is_the_one_that_timm_looks_for(name: str, words: str) -> None:
+    assert re.search(words, timm_models._how_to_get(name))
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no weights"])

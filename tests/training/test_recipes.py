@@ -86,7 +86,7 @@ def test_the_data_change_nothing_of_the_paper_s_recipes(name: str, images: int) 
 
 
 def test_an_unknown_recipe_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(SettingsError, match=r"'mnist'.* default, finetune, frozen, svhn"):
+    with pytest.raises(SettingsError, match=r"'mnist'.* default, finetune, frozen, photographs, svhn"):
         recipe("mnist")
 
 

@@ -93,7 +93,7 @@ def test_a_value_of_the_wrong_kind_is_refused(given: dict[str, Any], message: st
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"variant": "memorywrap"}, "variant is 'memorywrap'; expected 'memory_wrap', 'only_memory' or 'standard'"),
+        ({"variant": "memorywrap"}, "variant is 'memorywrap'; expected 'memory_wrap', 'only_memory', 'standard'"),
         ({"head": "MLP"}, "head is 'MLP'; expected 'mlp' or 'linear'"),
         ({"memory": "all"}, "memory is 'all'; expected 'random', 'balanced' or 'batch'"),
         ({"optimizer": "adam"}, "optimizer is 'adam'; expected 'sgd' or 'adamw'"),
@@ -213,9 +213,8 @@ def test_values_come_out_in_their_declared_kind() -> None:
         ({"momentum": 1}, "momentum is 1; expected less than 1"),
         ({"mean": (0.5,)}, "mean and std is given; expected both or neither"),
         ({"std": (0.5,)}, "mean and std is given; expected both or neither"),
-        ({"pretrained": True}, "encoder is None, which has no pretrained weights; expected timm:NAME"),
         ({"pretrained": True, "encoder": "resnet18"}, "encoder is resnet18, which has no pretrained weights"),
-        ({"weights": "a.pth", "encoder": "tiny"}, "encoder is tiny, which has no pretrained weights"),
+        ({"weights": "a.pth", "encoder": "tiny"}, "encoder is tiny, which takes no file of weights; expected"),
         ({"validation": 10.5}, "validation is 10.5; expected a whole number of images, or a share below 1"),
         ({"test": 1.5}, "test is 1.5; expected a whole number of images, or a share below 1"),
     ],
