@@ -12,7 +12,7 @@ from pydantic import ConfigDict
 from memwrap.errors import SettingsError
 from memwrap.reproduce.published import Cell, published_table
 from memwrap.training.recipes import recipe
-from memwrap.training.settings import VARIANTS, Settings, with_changes
+from memwrap.training.settings import PAPER_VARIANTS, Settings, with_changes
 
 # Metrics of a trained model; the paper's other numbers are counted or timed.
 MEASURED = ("accuracy", "explanation_accuracy", "counterfactual_accuracy")
@@ -45,8 +45,8 @@ class Task:
     memory: str = RANDOM  # the source of the memory in training; set to NO_MEMORY for Standard
 
     def __post_init__(self) -> None:
-        if self.variant not in VARIANTS:
-            raise SettingsError(f"variant is {self.variant!r}; expected one of {', '.join(VARIANTS)}")
+        if self.variant not in PAPER_VARIANTS:
+            raise SettingsError(f"variant is {self.variant!r}; expected one of {', '.join(PAPER_VARIANTS)}")
         if (self.memory_size == 0) != (self.variant == STANDARD) or self.memory_size < 0:
             raise SettingsError(
                 f"memory_size is {self.memory_size} for variant {self.variant}; "

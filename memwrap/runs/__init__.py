@@ -1,11 +1,12 @@
 """Runs: folders that training makes, that can be resumed after any stop, and that all other commands read."""
 
+from memwrap.runs.base import Callback, RunTraining
 from memwrap.runs.checking import CheckResult, check_folder
 from memwrap.runs.data import data_for, data_of
 from memwrap.runs.evaluation import evaluate_run
 from memwrap.runs.run import Run, SavedModel, open_model, open_run
 from memwrap.runs.scores import Evaluation
-from memwrap.runs.training import Callback, RunTraining, begin, resume
+from memwrap.runs.training import begin, resume
 
 __all__ = [
     "Callback",

@@ -11,9 +11,9 @@ from memwrap.models.classifier import CHUNK_SIZE, MemoryClassifier
 from memwrap.models.loading import Model
 from memwrap.models.memory_check import check_memory
 from memwrap.report.create import memory_hash, model_hash
+from memwrap.runs.base import remembered_indices
 from memwrap.runs.run import Run, SavedModel
 from memwrap.runs.splits import NAMES, split
-from memwrap.runs.training import remembered_indices
 from memwrap.storage.checkpoint import MANIFEST, present
 from memwrap.storage.validation import Record
 
@@ -105,7 +105,7 @@ def _check_memory(model: MemoryClassifier, count: int) -> tuple[State, str]:
         check_memory(model, torch.arange(count, device=model.reference.device), CHUNK_SIZE)
     except MemwrapError as error:
         return "wrong", str(error)
-    return "right", f"the model gives the stored encodings and predictions of all {count} images"
+    return "right", f"the model gives the stored encodings of all {count} images"
 
 
 def _check_classes(run: Run, data: DataSet) -> tuple[State, str]:
@@ -125,6 +125,8 @@ def _check_splits(run: Run, data: DataSet) -> tuple[State, str]:
 def _check_memory_images(run: Run, model: MemoryClassifier, data: DataSet) -> tuple[State, str]:
     memory, state = model.remembered, run.state
     assert memory is not None
+    if state is not None and state.edited:
+        return "not checked", "images were added or dropped after training, so the seed says nothing about them"
     if state is None or state.remembered is None:
         return "wrong", "the run does not say which training images they are"
     training = run.splits.of(data, "train")
@@ -132,13 +134,15 @@ def _check_memory_images(run: Run, model: MemoryClassifier, data: DataSet) -> tu
     kept = training.at(chosen)
     if list(state.remembered) != run.splits.train[chosen].tolist():
         return "wrong", f"they are not those that seed {run.seed} draws"
-    if state.remembered_names is not None and list(state.remembered_names) != list(kept.names):
+    names = memory.names or state.remembered_names
+    if names is not None and list(names) != list(kept.names):
         return "wrong", "their file names are not those of the training images"
     if not torch.equal(memory.labels.cpu(), kept.labels):
         return "wrong", "their labels are not those of the training images"
     pixels = torch.cat(list(kept.images.batches([torch.arange(len(chosen))])))
     # Not their pictures, which show no difference where a number is beyond black or white.
-    expected = model.get_transform()(pixels).to(memory.images.dtype)
-    if memory.images.shape != expected.shape or not torch.allclose(memory.images.cpu(), expected, rtol=1e-4, atol=1e-4):
+    stored = memory.images.cpu()
+    expected = model.get_transform()(pixels).to(stored.dtype) if stored.is_floating_point() else pixels
+    if stored.shape != expected.shape or not torch.allclose(stored, expected, rtol=1e-4, atol=1e-4):
         return "wrong", "they are not the training images"
     return "right", f"all {len(memory)} are training images, with their labels"

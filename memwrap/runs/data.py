@@ -24,7 +24,7 @@ def data_for(
         source,
         root=root,
         size=size_for(settings),
-        fit=settings.fit,
+        fit=settings.fit or "crop",
         skip_bad=settings.skip_bad,
         workers=workers,
         hold_bytes=hold_bytes,

@@ -25,7 +25,7 @@ from memwrap.runs.training import begin
 from memwrap.storage.files import make_folder, sync_folder, write_file
 from memwrap.storage.locks import exclusive_if_free
 from memwrap.training.recipes import DEFAULT, recipe
-from memwrap.training.settings import VARIANTS, Settings, with_changes
+from memwrap.training.settings import PAPER_VARIANTS, Settings, with_changes
 
 DEMO = "demo"
 SAMPLES = 200
@@ -68,7 +68,7 @@ def compare(seeds: int, out: Path) -> Iterator[DemoResult]:
         make_folder(out.parent)
         with _scratch(out) as scratch:
             for seed in range(seeds):
-                for variant in reversed(VARIANTS):
+                for variant in reversed(PAPER_VARIANTS):
                     path = scratch / f"{variant}-{seed}"
                     run = _train(path, data, variant, seed)
                     yield _evaluate(run, data)

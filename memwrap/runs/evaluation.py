@@ -10,26 +10,33 @@ from memwrap.data import DataSet, LabelledImages
 from memwrap.errors import DataError, RunError
 from memwrap.models.classifier import MemoryClassifier
 from memwrap.models.evaluation import Encoded, remembered_scores, standard_scores
+from memwrap.models.inference import encode_all
 from memwrap.models.loading import Model
 from memwrap.nn.modes import evaluation_mode
-from memwrap.runs.drawn import SUBSET, WHOLE, encoded, scores_by_source, sources_of
-from memwrap.runs.run import Run
+from memwrap.runs.drawn import SUBSET, WHOLE, Encode, encoded, scores_by_source, sources_of
+from memwrap.runs.run import Run, SavedModel
 from memwrap.runs.scores import Evaluation
 
 
 def evaluate_run(
-    run: Run, model: Model, data: DataSet | str, images: LabelledImages | None, split: str
+    run: SavedModel,
+    model: Model,
+    data: DataSet | str,
+    images: LabelledImages | None,
+    split: str,
+    encode: Encode = encode_all,
 ) -> dict[str, Any]:
-    """All scores of the run, as the JSON of an `Evaluation`.
+    """All scores of a run, or of a model that was saved by itself, as the JSON of an `Evaluation`.
 
     data: the run's data, or the reason why it is not available. images: labelled images to evaluate on, instead of the
-    run's split "test" or "validation".
+    run's split "test" or "validation". encode: how images become encodings.
     """
     left_out: dict[str, str] = {}
     record: dict[str, Any] = {
         "run": str(run.path),
-        "variant": run.settings.variant,
-        "classes": list(run.classes),
+        "variant": model.layer_settings()["variant"],
+        "decided_by": model.decided_by,
+        "classes": list(model.classes or ()),
         "split": split,
         "left_out": left_out,
     }
@@ -38,18 +45,20 @@ def evaluate_run(
         return _as_json({**record, "memory": _memory_info(model)})
     if images is None:
         assert isinstance(data, DataSet)
+        assert isinstance(run, Run)
         images = run.splits.of(data, split)
     if not len(images):
         raise DataError(f"the run has no {split} images; train with --{split} to hold some out, or give --data")
     with evaluation_mode(model):
-        test = encoded(model, images)
+        test = encoded(model, images, encode)
         record["images"] = len(test)
         if isinstance(model, MemoryClassifier):
             record["memory"] = _memory_info(model)
             record["remembered"] = _remembered(model, test)
-            record["drawn"] = _drawn(run, model, data, test, left_out)
+            if model.trains_with_memory:
+                record["drawn"] = _drawn(run, model, data, test, left_out)
         else:
-            record["standard"] = standard_scores(model.layer, test)
+            record["standard"] = standard_scores(model.layer, test, model.calibration)
     return _as_json(record)
 
 
@@ -61,14 +70,15 @@ def _remembered(model: MemoryClassifier, test: Encoded) -> dict[str, Any]:
     memory = model.remembered
     if memory is None:
         raise RunError("the run's model has no memory; the run is damaged")
-    return remembered_scores(model.layer, test, Encoded(memory.encodings, memory.labels), memory.predictions)
+    return remembered_scores(model.layer, test, memory, model.calibration)
 
 
 def _drawn(
-    run: Run, model: MemoryClassifier, data: DataSet | str, test: Encoded, left_out: dict[str, str]
+    run: SavedModel, model: MemoryClassifier, data: DataSet | str, test: Encoded, left_out: dict[str, str]
 ) -> dict[str, Any]:
     """Scores with drawn memories, by where they are drawn from."""
-    if isinstance(data, str):
+    if isinstance(data, str) or not isinstance(run, Run):
+        data = str(data)
         left_out.update({f"drawn from the {name.replace('_', ' ')}": data for name in (SUBSET, WHOLE)})
         return {}
     sources = sources_of(run.splits)
@@ -82,7 +92,8 @@ def _memory_info(model: Model) -> dict[str, Any] | None:
     memory = model.remembered if isinstance(model, MemoryClassifier) else None
     if memory is None:
         return None
-    agreeing = None if memory.predictions is None else (memory.predictions == memory.labels).double().mean().item()
+    predictions = memory.predictions
+    agreeing = None if predictions is None else (predictions == memory.labels).double().mean().item()
     return {"size": len(memory), "own_accuracy": agreeing}
 
 

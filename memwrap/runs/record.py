@@ -5,14 +5,14 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from memwrap.data import PUBLISHED, DataSet
 from memwrap.errors import RunError
 from memwrap.storage.validation import Record, check_format, parse, read_json
-from memwrap.training.settings import ResolvedSettings
+from memwrap.training.settings import COUNT_LIMIT, ResolvedSettings
 from memwrap.training.trainer import Progress, StoredCount
 from memwrap.version import __version__
 
@@ -57,6 +57,23 @@ class Session(Record, extra="ignore"):
     cpu: str | None  # the instructions that torch uses, as AVX2
 
 
+Rate = Annotated[float, Field(ge=0, le=1)]
+Amount = Annotated[float, Field(ge=0, le=COUNT_LIMIT)]
+
+
+class FitSummary(Record, extra="ignore"):
+    """What was chosen for a layer that was fitted to encodings; accuracies are of held-out training images."""
+
+    held_out: StoredCount
+    head_accuracy: Rate | None
+    vote_accuracy: Rate | None
+    plain_vote_accuracy: Rate | None  # without a projection
+    images_used: Amount | None  # on average, by the vote
+    shrinkage: Amount | None  # of the projection; None without one
+    scale: Amount
+    penalty: Amount  # of the head
+
+
 class TrainingState(Record, extra="ignore"):
     """How far a run is, stored with every checkpoint in model.json."""
 
@@ -65,7 +82,9 @@ class TrainingState(Record, extra="ignore"):
     seconds: float = Field(ge=0, le=SECONDS_LIMIT)  # spent in training
     sessions: tuple[Session, ...] = ()  # a further one whenever something changed; none in files of memwrap 0.1
     remembered: tuple[StoredCount, ...] | None = None  # training images in the memory of a finished model
-    remembered_names: tuple[str, ...] | None = None
+    remembered_names: tuple[str, ...] | None = None  # in files of memwrap 0.1; then the memory has them
+    fitted: FitSummary | None = None  # of a layer that was fitted to encodings
+    edited: bool = False  # whether images were added to the memory, or dropped, after training
 
 
 def new_record(recipe: str, settings: ResolvedSettings, data: DataSet, device: str) -> RunDescription:

@@ -110,9 +110,13 @@ class SavedModel:
     @property
     def memory_names(self) -> tuple[str, ...] | None:
         """The names of the images in the model's memory; None if they are not known."""
-        names = None if self.state is None else self.state.remembered_names
         remembered = self.loaded.remembered if isinstance(self.loaded, MemoryClassifier) else None
-        return names if names is not None and remembered is not None and len(names) == len(remembered) else None
+        if remembered is None:
+            return None
+        names = remembered.names
+        if names is None and self.state is not None:  # of memwrap 0.1
+            names = self.state.remembered_names
+        return names if names is not None and len(names) == len(remembered) else None
 
 
 class Run(SavedModel):
@@ -129,7 +133,8 @@ class Run(SavedModel):
         return _as_run_error()
 
     def check_model(self, model: Model) -> None:
-        if model.classes != self.classes:
+        # Classes may have been added to the memory after training.
+        if model.classes is None or model.classes[: len(self.classes)] != self.classes:
             raise RunError(
                 f"{self.path}: the run is damaged: its classes are {_first(self.classes)} in {RECORD}, and "
                 f"{_first(model.classes)} in {checkpoint.MANIFEST}"

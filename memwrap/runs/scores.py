@@ -3,6 +3,7 @@
 from pydantic import BaseModel, ConfigDict
 
 from memwrap.metrics import FlagScores, MemoryUse, SelectiveScores
+from memwrap.nn.reading import DecidedBy
 
 
 class Result(BaseModel):
@@ -19,20 +20,31 @@ class SelectiveResult(Result):
     flag: FlagScores | None = None
 
 
+class UncalibratedResult(Result):
+    """What calibration has changed: error and area under the risk-coverage curve (AURC) before it."""
+
+    calibration_error: float
+    area: float
+
+
 class ClassificationResult(Result):
-    """Scores of a classifier's predictions."""
+    """Scores of a classifier's predictions. uncalibrated: only of a model that is calibrated."""
 
     accuracy: float
     class_accuracies: list[float | None]  # None for a class without images
     confusion: list[list[int]]  # true class by predicted class
     calibration_error: float
     selective: SelectiveResult
+    uncalibrated: UncalibratedResult | None = None
 
 
 class RememberedResult(ClassificationResult):
     """Scores with the memory that the model keeps. Those below the size need the model's predictions of its memory."""
 
     memory_size: int
+    head_accuracy: float | None  # of the trained last layer; None if there is none
+    vote_accuracy: float  # of the weights summed by the label of the memory images
+    agreement: float | None  # how often head and vote predict the same class
     explanation_accuracy: float | None = None
     counterfactual_share: float | None = None
     example_accuracy: float | None = None
@@ -75,6 +87,7 @@ class Evaluation(Result):
 
     run: str
     variant: str
+    decided_by: DecidedBy
     classes: list[str]
     split: str  # test, validation, or the path given with --data
     left_out: dict[str, str]  # what could not be computed, and why

@@ -1,84 +1,59 @@
 """Training into a folder, so that a run can be stopped at any time and resumed to the same result."""
 
-import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-from torch import Tensor
 
-from memwrap.data import BalancedMemory, DataSet, LabelledImages, check_size, generator
-from memwrap.errors import DataError, NonFiniteError, RunError, SaveError, TrainingError, brief
+from memwrap.data import DataSet, check_size, generator
+from memwrap.errors import DataError, NonFiniteError, RunError, brief
 from memwrap.models.classifier import MemoryClassifier
 from memwrap.models.inference import accuracy_with_drawn_memory, remember
-from memwrap.models.loading import Model, unpack
+from memwrap.models.loading import unpack
 from memwrap.models.record import ModelRecord
-from memwrap.runs.record import RECORD, Session, TrainingState, new_record, versions
+from memwrap.runs.base import RunTraining, remembered_indices, training_state
+from memwrap.runs.calibrating import calibrate, choose_scale
+from memwrap.runs.drawn import encoded
+from memwrap.runs.fitting import FittedTraining, is_fitted
+from memwrap.runs.record import Session, TrainingState, new_record, versions
 from memwrap.runs.run import METRICS, Run, create_run, refuse_if_taken
-from memwrap.runs.splits import SPLITS, Splits, split
+from memwrap.runs.splits import Splits, split
 from memwrap.storage import checkpoint, log
 from memwrap.storage.validation import parse
 from memwrap.training.building import new_model
 from memwrap.training.recipes import encoder_for, resolve_settings
 from memwrap.training.settings import ResolvedSettings, Settings
 from memwrap.training.state import check_finite, optimizer_tensors, restore_optimizer
-from memwrap.training.trainer import EpochMetrics, StepMetrics, Trainer, precision_on
+from memwrap.training.trainer import EpochMetrics, Progress, StepMetrics, Trainer, precision_on
 
-CHECKPOINT_SECONDS = 60.0
 VALIDATIONS = 10  # in a run, evenly spaced, the last after the last epoch
 CPU = "cpu"
 
 
-class Callback(Protocol):
-    """Gets the metrics of a run while it trains: a terminal, a log, TensorBoard."""
+@dataclass(kw_only=True)
+class SteppedTraining(RunTraining):
+    """Training by steps, from the first or from where it was stopped."""
 
-    def on_step(self, metrics: StepMetrics, images_per_second: float) -> None: ...
-
-    def on_epoch(self, line: dict[str, Any]) -> None: ...
-
-
-@dataclass
-class RunTraining:
-    """The training of a run. `train` continues it to the end, or until it is stopped."""
-
-    run: Run
-    model: Model
-    data: DataSet
     trainer: Trainer
-    record: ModelRecord  # of the model, which training does not change
-    sessions: tuple[Session, ...]  # the last is this one, or one like it
-    seconds: float = 0.0  # spent before
-    checkpoint_seconds: float = CHECKPOINT_SECONDS
-    callbacks: list[Callback] = field(default_factory=list)
-    _stored: int = field(init=False)  # the step of the checkpoint that this process read or wrote
 
-    def __post_init__(self) -> None:
-        self._stored = self.trainer.progress.step
-        self._is_same_folder: Callable[[], bool] = self.run.path.is_dir  # until training holds the folder
+    @property
+    def progress(self) -> Progress:
+        return self.trainer.progress
 
-    def train(self, stop: Callable[[], bool] = lambda: False) -> bool:
-        """Train to the end, or until `stop` returns True between two steps; whether the end was reached. Saves both."""
-        with self.run.locked(), _hold(self.run.path) as is_same_folder:
-            self._is_same_folder = is_same_folder
-            self._check_folder()  # another process may have trained between reading the run and locking it
-            checkpoint.remove_leftovers(self.run.path)
-            try:
-                log.cut(self.run.path / METRICS, self.trainer.progress.step)
-                return self._train(stop)
-            except SaveError as error:
-                self._check_folder()
-                raise TrainingError(
-                    f"the run cannot be saved: {error}. Free some space, then continue from its last saved step with "
-                    "--resume"
-                ) from error
-            except NonFiniteError as error:  # outside of a step: in a checkpoint, a validation, or at the end
-                raise self.trainer.diverged(str(error)) from error
+    @property
+    def steps(self) -> int:
+        return self.trainer.steps
 
     def _train(self, stop: Callable[[], bool]) -> bool:
+        try:
+            return self._run_steps(stop)
+        except NonFiniteError as error:  # outside of a step: in a checkpoint, a validation, or at the end
+            raise self.trainer.diverged(str(error)) from error
+
+    def _run_steps(self, stop: Callable[[], bool]) -> bool:
         started = saved = time.monotonic()
         first, before = self.trainer.progress.step, self.seconds
         for metrics in self._steps():
@@ -121,28 +96,6 @@ class RunTraining:
         check_finite(self.model)
         self._write(*pack(self.trainer, self.record, self.sessions, self.seconds, probe=False))
 
-    def _write(self, settings: dict[str, Any], parts: checkpoint.Parts) -> None:
-        self._check_folder()
-        self.run.write(settings, parts)
-        self._stored = self.trainer.progress.step
-        self._check_folder()
-
-    def _check_folder(self) -> None:
-        """Raise a RunError unless the folder is the one that training began in, with the run as this process left it.
-
-        What is written into another one would be half a run, or spoil a whole one.
-        """
-        path = self.run.path
-        if not self._is_same_folder():
-            raise RunError(
-                f"{path}: the folder was removed, moved or replaced while the run was trained; if it was moved, "
-                "continue from its last saved step with --resume and its new place as --out"
-            )
-        if self.run.stored_step() != self._stored:
-            raise RunError(f"{path}: another process has trained here; --resume continues from there")
-        if missing := [name for name in (RECORD, SPLITS) if not (path / name).exists()]:
-            raise RunError(f"{path / missing[0]}: was removed while the run was trained")
-
     def _log(self, epoch: EpochMetrics, rate: float) -> None:
         line = {**asdict(epoch), "seconds": round(self.seconds, 3), "images_per_second": round(rate, 1)}
         if len(self.run.splits.validation) and self._is_validated(epoch.epoch):
@@ -166,43 +119,18 @@ class RunTraining:
             generator(settings.seed, "validation memory", epoch),
         )
 
-    def _training_images(self) -> LabelledImages:
-        return self.run.splits.of(self.data, "train")
-
     def _finish(self) -> None:
-        """Remember a memory, and store the model with a new probe and without the optimizer."""
+        """Remember a memory, choose a vote's scale, and calibrate, if there are images that were not trained on."""
         self.model.eval()
-        state = _state(self.trainer, self.sessions, self.seconds, finished=True)
+        chosen, held_out = None, encoded(self.model, self.run.splits.of(self.data, "validation"))
         if isinstance(self.model, MemoryClassifier):
             images = self._training_images()
             chosen = remembered_indices(images.labels, self.run.settings)
-            kept = images.at(chosen)
-            remember(self.model, kept.images, kept.labels)
-            state |= {"remembered": self.run.splits.train[chosen].tolist(), "remembered_names": list(kept.names)}
-        settings, parts = self.model.pack(self.record)
-        self._write({**settings, "training": state}, parts)
-
-
-@contextmanager
-def _hold(folder: Path) -> Iterator[Callable[[], bool]]:
-    """Yield a function that returns whether the path still leads to the folder that it leads to now."""
-    try:
-        # Open until the end: the number of a removed folder could be given to a new one.
-        descriptor = os.open(folder, os.O_RDONLY)
-    except OSError:  # Windows opens no folders, and removes none in which a file is open, as the lock is
-        yield folder.is_dir
-        return
-
-    def is_same() -> bool:
-        try:
-            return os.path.samestat(os.fstat(descriptor), folder.stat())
-        except OSError:
-            return False
-
-    try:
-        yield is_same
-    finally:
-        os.close(descriptor)
+            remember(self.model, images.at(chosen))
+            if self.run.settings.scale is None:
+                choose_scale(self.model, held_out)
+        calibrate(self.model, held_out)
+        self._write_finished(chosen)
 
 
 def pack(
@@ -211,17 +139,7 @@ def pack(
     """A model within a training, as a folder stores it."""
     settings, parts = trainer.model.pack(record, probe)
     parts["optimizer"] = optimizer_tensors(trainer.model, trainer.optimizer)
-    return {**settings, "training": _state(trainer, sessions, seconds, finished=False)}, parts
-
-
-def _state(trainer: Trainer, sessions: tuple[Session, ...], seconds: float, finished: bool) -> dict[str, Any]:
-    state = TrainingState(finished=finished, progress=replace(trainer.progress), seconds=seconds, sessions=sessions)
-    return state.model_dump(exclude_unset=True)
-
-
-def remembered_indices(labels: Tensor, settings: ResolvedSettings) -> Tensor:
-    """The training images that a finished model keeps: the same number of each class, drawn by the seed."""
-    return BalancedMemory(settings.remember).draw(labels, labels, generator(settings.seed, "remembered"))
+    return {**settings, "training": training_state(trainer.progress, sessions, seconds)}, parts
 
 
 def begin(
@@ -229,6 +147,8 @@ def begin(
 ) -> RunTraining:
     """A new run in this folder, which must be new or empty; its model is stored before the first step."""
     refuse_if_taken(path)
+    if is_fitted(settings):
+        return _begin_fitting(path, data, settings, recipe, device)
     splits, trainer = new_training(data, settings, device)
     record, sessions = trainer.model.describe(), (session_on(trainer.device),)
     run = create_run(
@@ -237,19 +157,44 @@ def begin(
         splits,
         *pack(trainer, record, sessions, 0.0),
     )
-    return RunTraining(run, trainer.model, data, trainer, record, sessions)
+    return SteppedTraining(run, trainer.model, data, record, sessions, trainer=trainer)
+
+
+def _begin_fitting(
+    path: Path, data: DataSet, settings: Settings, recipe: str, device: torch.device | str
+) -> FittedTraining:
+    splits = split(data, settings)
+    final = _resolve(data, splits, settings, device)
+    images = splits.of(data, "train")
+    model = new_model(final, data.classes, images.images).to(device)
+    model.encoder.requires_grad_(False)
+    record, sessions = model.describe(), (session_on(model.reference.device),)
+    stored, parts = model.pack(record)
+    run = create_run(
+        path,
+        new_record(recipe, final, data, device_name(model.reference.device)),
+        splits,
+        {**stored, "training": training_state(Progress(), sessions, 0.0)},
+        parts,
+    )
+    return FittedTraining(run, model, data, record, sessions)
 
 
 def new_training(data: DataSet, settings: Settings, device: torch.device | str = "cpu") -> tuple[Splits, Trainer]:
     """The splits of the images, and the trainer of a new model before its first step."""
     splits = split(data, settings)
+    final = _resolve(data, splits, settings, device)
+    images = splits.of(data, "train")
+    return splits, Trainer(new_model(final, data.classes, images.images).to(device), images, final)
+
+
+def _resolve(data: DataSet, splits: Splits, settings: Settings, device: torch.device | str) -> ResolvedSettings:
     side = max(data.train.images.shape[1:])
     encoder = encoder_for(side, torch.device(device).type)
     final = resolve_settings(settings, len(splits.train), data.classes, encoder)
     final = final.replace(precision=precision_on(torch.device(device), final.precision))
     _check_memories(final, len(splits.train))
-    images = splits.of(data, "train")
-    return splits, Trainer(new_model(final, data.classes, images.images).to(device), images, final)
+    return final
 
 
 def resume(run: Run, data: DataSet, device: torch.device | str = "cpu") -> RunTraining:
@@ -258,12 +203,15 @@ def resume(run: Run, data: DataSet, device: torch.device | str = "cpu") -> RunTr
     state = run.unfinished_state()
     with run.opened() as (settings, parts):
         model = unpack(run.path, settings, parts).to(device)
-        if "optimizer" not in parts:
+        if "optimizer" not in parts and not is_fitted(run.settings):
             raise RunError(f"{run.path}: the run is damaged: it lacks the state of its optimizer")
-        optimizer = parts["optimizer"]
+        optimizer = dict(parts.get("optimizer", {}))
     run.check_model(model)
     if data.classes != run.classes:
         raise RunError(f"{run.path}: the run is damaged: its classes are not those of its data")
+    if is_fitted(run.settings):
+        record = parse(ModelRecord, settings, RunError, run.path / checkpoint.MANIFEST)
+        return FittedTraining(run, model, data, record, _sessions(run, state, model.reference.device), state.seconds)
     images = run.splits.of(data, "train")
     try:
         _check_memories(run.settings, len(images))
@@ -277,10 +225,15 @@ def resume(run: Run, data: DataSet, device: torch.device | str = "cpu") -> RunTr
             f"{run.path}: the run is damaged: its settings do not match the state of its training ({brief(error)})"
         ) from error
     record = parse(ModelRecord, settings, RunError, run.path / checkpoint.MANIFEST)
-    before, now = last_session(run, state), session_on(trainer.device, state.progress.step)
+    sessions = _sessions(run, state, trainer.device)
+    return SteppedTraining(run, model, data, record, sessions, state.seconds, trainer=trainer)
+
+
+def _sessions(run: Run, state: TrainingState, device: torch.device) -> tuple[Session, ...]:
+    """Those of a run, with a further one if anything that changes its last bits has changed."""
+    before, now = last_session(run, state), session_on(device, state.progress.step)
     changed = not state.sessions or session_changes(before, now)
-    sessions = (*state.sessions, now) if changed else state.sessions
-    return RunTraining(run, model, data, trainer, record, sessions, state.seconds)
+    return (*state.sessions, now) if changed else state.sessions
 
 
 def session_on(device: torch.device, step: int = 0) -> Session:
@@ -317,8 +270,9 @@ def device_name(device: torch.device) -> str:
 
 def _check_memories(settings: ResolvedSettings, images: int) -> None:
     """Before the first step: both memories are drawn long after it, for validation and at the end."""
-    if settings.variant != "standard":
+    if settings.variant in ("memory_wrap", "only_memory"):
         check_size(settings.memory_size, images)
+    if settings.variant != "standard":
         check_size(settings.remember, images, "remember")
 
 

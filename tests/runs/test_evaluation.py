@@ -200,10 +200,11 @@ def test_what_is_reported_of_the_memory_can_be_counted(run: tuple[Run, Model], d
     """Each sample is judged by the memory less itself, one at a time."""
     opened, model = run
     memory = model.remembered
+    images = model.transform(memory.images)
     agreeing = 0
     for sample in range(30):
         others = torch.arange(30) != sample
-        logits = model(memory.images[sample : sample + 1], memory=memory.images[others])
+        logits = model(images[sample : sample + 1], memory=images[others])
         agreeing += int(logits.argmax() == memory.labels[sample])
     facts = evaluate_run(opened, model, data, None, "test")["memory"]
     assert facts == {"size": 30, "own_accuracy": agreeing / 30}

@@ -53,10 +53,15 @@ def test_memory_images_are_called_as_their_files(data: DataSet, tmp_path: Path) 
         assert name.startswith(source.model.class_name(label))
 
 
-def test_a_run_that_does_not_tell_their_names_has_none(data: DataSet, tmp_path: Path) -> None:
+def test_a_run_of_0_1_tells_names_with_its_training_or_not_at_all(data: DataSet, tmp_path: Path) -> None:
     trained(tmp_path / "run", data)
     file = tmp_path / "run" / "model.json"
     stored = json.loads(file.read_text())
+    names = stored.pop("memory_names")
+    stored["training"]["remembered_names"] = names
+    file.write_text(json.dumps(stored))
+    seal(file.parent)
+    assert list(source_of(open_model(tmp_path / "run")).memory_names or ()) == names
     for names in (None, ["one.png"]):
         stored["training"]["remembered_names"] = names
         file.write_text(json.dumps(stored))

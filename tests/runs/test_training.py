@@ -269,7 +269,8 @@ def test_what_is_remembered_are_training_images_and_the_record_says_which(finish
     assert set(remembered) <= set(run.splits.train.tolist())
     images = data.train.at(torch.tensor(remembered))
     assert torch.equal(model.remembered.labels, images.labels)
-    assert torch.equal(model.remembered.images, model.transform(images.images.pixels))  # type: ignore[attr-defined]
+    assert torch.equal(model.remembered.images, images.images.pixels)  # type: ignore[attr-defined]
+    assert model.remembered.names == images.names
 
 
 def test_the_model_of_a_finished_run_predicts(finished: Path, data: DataSet) -> None:

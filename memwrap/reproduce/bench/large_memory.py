@@ -7,7 +7,7 @@ from torch import Tensor
 
 from memwrap.errors import brief
 from memwrap.models.classifier import MemoryClassifier
-from memwrap.nn.layer import PreparedMemory
+from memwrap.nn.reading import PreparedMemory
 from memwrap.nn.similarity import SCORES_AT_ONCE
 from memwrap.reproduce.bench.context import BenchContext, clear
 from memwrap.reproduce.bench.inference import memory_model, predicting, standard_model

@@ -21,6 +21,7 @@ from torchvision import transforms
 from memwrap.data import LabelledImages, Transform
 from memwrap.models.classifier import MemoryClassifier
 from memwrap.models.surgery.modules import get_logits
+from memwrap.nn.layer import MemoryWrap
 from memwrap.reproduce.bench.packages import import_from
 from memwrap.reproduce.bench.timing import Cudnn
 from memwrap.training.settings import ResolvedSettings
@@ -68,6 +69,7 @@ def published_layer() -> Any:
 def published_model(model: MemoryClassifier) -> PublishedModel:
     """A model with the same weights around the published layer; a MissingPackageError without the package."""
     layer = published_layer()(model.in_features, model.layer.num_classes)
+    assert isinstance(model.layer, MemoryWrap)  # by its variant
     first, second = model.layer.head.first, model.layer.head.second
     layer.classifier.fc1.load_state_dict(first.state_dict())
     assert second is not None  # the paper's head has two layers

@@ -5,7 +5,8 @@ import sys
 import pytest
 import torch
 
-from memwrap.nn.layer import MemoryWrap, PreparedMemory
+from memwrap.nn.layer import MemoryWrap
+from memwrap.nn.reading import PreparedMemory
 from memwrap.reproduce.bench import inference
 from memwrap.reproduce.bench.record import Measurement, Skipped
 from tests.reproduce.bench import PretendGpu, make_context, seen

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from memwrap.nn.layer import MemoryWrap, PreparedMemory
+from memwrap.nn.layer import MemoryWrap
+from memwrap.nn.reading import PreparedMemory
 from memwrap.reproduce.bench import large_memory
 from memwrap.reproduce.bench.record import Finding, Measurement, Skipped
 from tests.reproduce.bench import CPU, make_context, seen
