@@ -8,7 +8,20 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from memwrap.cli.commands import bench, check, demo, evaluate, explain, predict, reproduce, train, verify
+from memwrap.cli.commands import (
+    add,
+    attach,
+    bench,
+    check,
+    demo,
+    drop,
+    evaluate,
+    explain,
+    predict,
+    reproduce,
+    train,
+    verify,
+)
 from memwrap.cli.failures import INTERRUPTED, report
 from memwrap.cli.signals import interrupt_on_signals
 from memwrap.cli.streams import flush_output, prepare_streams
@@ -58,6 +71,9 @@ for _command in (
     evaluate.evaluate,
     predict.predict,
     explain.explain,
+    attach.attach,
+    add.add,
+    drop.drop,
     verify.verify,
     check.check,
     reproduce.reproduce,

@@ -9,7 +9,7 @@ from memwrap.cli.terminal import at_home, errors, plain_console, print_json
 from memwrap.cli.train import refuse_here
 from memwrap.metrics import mean_and_spread
 from memwrap.runs.demo import REPORT, DemoResult, compare, demo_settings, require_demo
-from memwrap.training.settings import VARIANTS
+from memwrap.training.settings import PAPER_VARIANTS
 
 
 def demo(out: Path, seeds: int, as_json: bool) -> None:
@@ -20,7 +20,7 @@ def demo(out: Path, seeds: int, as_json: bool) -> None:
     results = _compare(out, seeds)
     summary = {
         variant: mean_and_spread([each.accuracy for each in results if each.variant == variant])
-        for variant in reversed(VARIANTS)
+        for variant in reversed(PAPER_VARIANTS)
     }
     if as_json:
         means = {variant: {"mean": mean, "spread": spread} for variant, (mean, spread) in summary.items()}
@@ -46,9 +46,10 @@ def demo(out: Path, seeds: int, as_json: bool) -> None:
 
 def _compare(out: Path, seeds: int) -> list[DemoResult]:
     """All results, each printed as soon as it is known."""
-    settings, results = demo_settings(VARIANTS[0], 0), []
+    settings, results = demo_settings(PAPER_VARIANTS[0], 0), []
     errors.print(
-        f"training {len(VARIANTS)} variants on {settings.samples} digits, {settings.epochs} epochs, {seeds} seeds ..."
+        f"training {len(PAPER_VARIANTS)} variants on {settings.samples} digits, {settings.epochs} epochs, "
+        f"{seeds} seeds ..."
     )
     for result in compare(seeds, out):
         results.append(result)

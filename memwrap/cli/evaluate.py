@@ -4,14 +4,18 @@ from pathlib import Path
 from typing import Any
 
 from memwrap.cli import show
+from memwrap.cli.callbacks import reading_bars
 from memwrap.cli.data_options import DataOptions
-from memwrap.cli.terminal import device_named, plain_console, print_json, warn
+from memwrap.cli.terminal import device_named, errors, plain_console, print_json, warn
 from memwrap.data import DataSet, LabelledImages, count_shared, open_data
 from memwrap.errors import DataError, SaveError, SettingsError
+from memwrap.models.caching import CachedEncoder
+from memwrap.models.inference import encode_all
 from memwrap.models.loading import Model
 from memwrap.runs.data import data_of
+from memwrap.runs.drawn import Encode
 from memwrap.runs.evaluation import evaluate_run, labelled_like
-from memwrap.runs.run import Run, open_run
+from memwrap.runs.run import Run, SavedModel, open_model
 
 EVALUATIONS = {"test": "evaluation.json", "validation": "evaluation-validation.json"}  # by split
 
@@ -32,18 +36,28 @@ def evaluate(
         raise SettingsError(f"split is {split!r}; expected {' or '.join(EVALUATIONS)}")
     if data is not None and split != "test":
         raise SettingsError("--split names images of the run's data, --data names others; give one of them")
-    run = open_run(path)
+    run = open_model(path)
+    if not isinstance(run, Run) and data is None:
+        raise SettingsError(f"{path}: is a model without a run, which has no test images; give some with --data")
     model = run.model(device_named(device))
     own = own_data(run, run_data, reading)
     images = None if data is None else other_images(run, model, data, skip_bad, reading)
     if images is not None:
         _warn_of_training_images(run, own, images, data)
-    record = evaluate_run(run, model, own, images, split if data is None else data)
-    if data is None and "images" in record:
+    record = evaluate_run(run, model, own, images, split if data is None else data, encoder_of(run, model))
+    if isinstance(run, Run) and data is None and "images" in record:
         keep_evaluation(run, record)
     show_evaluation(record, as_json)
     if "images" not in record:
         raise DataError(record["left_out"]["accuracy"])
+
+
+def encoder_of(run: SavedModel, model: Model) -> Encode:
+    """What encodes images for an evaluation: with a cache, if the encoder is a pretrained one that stays as it is."""
+    if isinstance(run, Run) and run.settings.freeze and (run.settings.pretrained or run.settings.weights):
+        cached = CachedEncoder(model, progress=reading_bars(errors))
+        return lambda _, images: cached.encode(images)
+    return encode_all
 
 
 def show_evaluation(record: dict[str, Any], as_json: bool) -> None:
@@ -62,22 +76,26 @@ def keep_evaluation(run: Run, record: dict[str, Any]) -> None:
         warn(str(error))
 
 
-def own_data(run: Run, moved_to: str | None, reading: DataOptions) -> DataSet | str:
+def own_data(run: SavedModel, moved_to: str | None, reading: DataOptions) -> DataSet | str:
     """The run's data, or the reason why it is not available."""
+    if not isinstance(run, Run):
+        return "it is a model without a run"
     try:
         return data_of(run, moved_to, **reading.options())
     except DataError as error:
         return str(error) if moved_to else f"{error}; if they have moved, give --run-data"
 
 
-def _warn_of_training_images(run: Run, own: DataSet | str, images: LabelledImages, where: str | None) -> None:
-    if isinstance(own, str):
+def _warn_of_training_images(run: SavedModel, own: DataSet | str, images: LabelledImages, where: str | None) -> None:
+    if isinstance(own, str) or not isinstance(run, Run):
         return
     if count := count_shared(images.images, run.splits.of(own, "train").images):
         warn(f"{count} of the {len(images)} images of {where} are training images of the run: the scores are too good")
 
 
-def other_images(run: Run | None, model: Model, data: str, skip_bad: bool, reading: DataOptions) -> LabelledImages:
+def other_images(
+    run: SavedModel | None, model: Model, data: str, skip_bad: bool, reading: DataOptions
+) -> LabelledImages:
     """Labelled images of a folder or zip, with the model's labels. run: the run of the model, if there is one."""
     if not model.classes:
         raise SettingsError(
@@ -88,7 +106,7 @@ def other_images(run: Run | None, model: Model, data: str, skip_bad: bool, readi
     given = open_data(
         data, size=size, fit=fit, channels=channels, skip_bad=skip_bad, least_classes=1, **reading.options()
     )
-    if run is not None and given.fingerprint == run.record.data.fingerprint and given.test is None:
+    if isinstance(run, Run) and given.fingerprint == run.record.data.fingerprint and given.test is None:
         raise SettingsError(
             f"--data {data} is the data of the run, training images included; leave --data out to evaluate on its "
             "test images, or give --run-data if the data has moved there"

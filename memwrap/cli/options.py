@@ -16,7 +16,6 @@ Root = Annotated[
     typer.Option(help="Where svhn, cifar10 and cinic10 are, or are downloaded to.", show_default="MEMWRAP_DATA"),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, for scripts.")]
-RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder that train made.", show_default=False)]
 RunData = Annotated[str | None, typer.Option(help="Where the run's data is now, if it has moved.", show_default=False)]
 ModelFolder = Annotated[
     Path, typer.Argument(metavar="RUN", help="The folder that train made, or model.save.", show_default=False)

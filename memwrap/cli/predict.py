@@ -23,7 +23,7 @@ def predict(run: Path, images: list[Path], device: str, as_json: bool) -> None:
             errors.print(visible_name(f"{result.path}: cannot be read, {result.reason}"))
         elif not as_json:
             doubt = ", unsure" if result.uncertain else ""
-            line = f"{result.path}: {result.prediction_name} ({result.probability:.1%}{doubt})"
+            line = f"{result.path}: {result.prediction_name} ({result.probability:.1%} by {result.decided_by}{doubt})"
             console.print(visible_name(line))
     if not results:
         raise DataError(f"there are no files in {', '.join(map(str, images))}; expected images")

@@ -1,5 +1,6 @@
 """Results as tables for a terminal."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from rich.cells import cell_len
@@ -9,8 +10,11 @@ from rich.table import Table
 from memwrap.explain.record import ExplanationRecord, SampleRecord
 from memwrap.explain.sentences import image_name, points
 from memwrap.report.page import LEAST_SHOWN
+from memwrap.runs.record import FitSummary
+from memwrap.training.settings import Settings
 from memwrap.visible import visible_name
 
+POOR = 0.6  # accuracy on held-out images
 MOST_CLASSES = 30  # in the table of classes; of more, the worst
 WORST = 10
 SHORT = 6  # characters: names up to this are heads of columns, for others there are numbers
@@ -24,7 +28,16 @@ _SCORES = {
     "counterfactual_accuracy": "  accuracy on these",
     "example_accuracy": "  accuracy on the others",
     "majority_vote_accuracy": "majority vote accuracy",
+    "vote_accuracy": "vote by label accuracy",
+    "head_accuracy": "last layer accuracy",
+    "agreement": "  vote and last layer agree",
     "calibration_error": "calibration error",
+}
+# What decides, for those who read predictions.
+DECIDED_BY = {
+    "vote": "decided by the vote of the memory images, by their labels",
+    "head": "decided by a last layer that reads image and memory",
+    "classifier": "decided by the classifier, without the memory images",
 }
 # Ways to rank images by certainty: the key in the record, and the words on the screen.
 _SUREST = {"confidence": "  by probability", "counterfactual_weight": "  by weight on counterfactuals"}
@@ -42,10 +55,12 @@ def evaluation(console: Console, record: dict[str, Any]) -> None:
     """Print what `evaluate_run` found."""
     head, left_out = f"{record['run']}: {record['variant']}", dict(record["left_out"])
     if "images" in record:
-        console.print(f"{head}, evaluated on {_describe_images(record)}\n")
+        console.print(f"{head}, evaluated on {_describe_images(record)}")
+        console.print(f"{DECIDED_BY[record['decided_by']]}\n")
         _scores(console, record)
         main = record.get("remembered") or record["standard"]
         _selective(console, main["selective"])
+        _calibration(console, main)
         _classes(console, record["classes"], main)
     else:
         console.print(head)
@@ -60,6 +75,27 @@ def evaluation(console: Console, record: dict[str, Any]) -> None:
         console.print(f"the most used tenth has {tenth} of all weight")
     for what, why in left_out.items():
         console.print(f"left out: {what} ({why})")
+
+
+def fit_lines(found: FitSummary, decided_by: str, settings: Settings) -> Iterator[str]:
+    """What a fitted last layer was chosen by, and what follows for those who want more."""
+    if found.vote_accuracy is None or found.head_accuracy is None:
+        yield "too few images to hold some out: nothing was chosen by them, and probabilities are rough"
+        return
+    yield (
+        f"on training images that were held out: vote {percent(found.vote_accuracy, 1)} with "
+        f"{found.images_used or 0:.1f} images each, last layer alone {percent(found.head_accuracy, 1)}"
+    )
+    if decided_by == "classifier":
+        yield (
+            "the last layer decides, as the vote of the images is more than a point worse; explanations show similar "
+            "images, which did not decide"
+        )
+    if max(found.vote_accuracy, found.head_accuracy) < POOR:
+        yield (
+            f"the encoder {settings.encoder} tells these classes apart poorly, as it was trained on photographs of "
+            "things; training from scratch may do better: --encoder small, or --encoder resnet18 with a GPU"
+        )
 
 
 def percent(value: float | None, digits: int = 2) -> str:
@@ -108,6 +144,19 @@ def _selective(console: Console, scores: dict[str, Any]) -> None:
         console.print(f"the {sure} that predict does not call unsure: accuracy {accuracy}")
         console.print(f"equally many, of the highest probability: accuracy {percent(flag['confidence_accuracy'])}")
     console.print()
+
+
+def _calibration(console: Console, scores: dict[str, Any]) -> None:
+    """What calibration has changed."""
+    if before := scores.get("uncalibrated"):
+        error, area = scores["calibration_error"], scores["selective"]["confidence"]["area"]
+        console.print(
+            f"probabilities are calibrated; before that, the calibration error was "
+            f"{percent(before['calibration_error'])}\n(now {percent(error)}) and the average of errors "
+            f"{percent(before['area'])} (now {percent(area)})\n"
+        )
+    else:
+        console.print("probabilities are not calibrated; --validation holds images out for that\n")
 
 
 def _cell(scores: dict[str, Any], name: str, images: int) -> str:
@@ -210,7 +259,9 @@ def explanation(console: Console, record: ExplanationRecord, shown: int) -> None
         console.print(f"  and {len(hidden)} more with {together} together")
     if record.effect_sentence:
         console.print(f"  {record.effect_sentence}")
-    console.print(f"  {visible_name(record.flip_sentence)}\n")
+    if record.flip_sentence:
+        console.print(f"  {visible_name(record.flip_sentence)}")
+    console.print()
 
 
 def _sample_cells(sample: SampleRecord) -> tuple[str, ...]:

@@ -10,25 +10,29 @@ import torch
 import typer
 
 from memwrap import encoders
-from memwrap.cli.callbacks import LogLines, ProgressBar, TensorBoardCurves, curve_writer, training_bar
+from memwrap.cli import show
+from memwrap.cli.callbacks import LogLines, ProgressBar, TensorBoardCurves, curve_writer, reading_bars, training_bar
 from memwrap.cli.data_options import DataOptions
-from memwrap.cli.evaluate import keep_evaluation, show_evaluation
+from memwrap.cli.evaluate import encoder_of, keep_evaluation, show_evaluation
 from memwrap.cli.failures import INTERRUPTED
 from memwrap.cli.signals import stop_on_signals
 from memwrap.cli.terminal import at_home, device_named, errors, print_json, warn
 from memwrap.data import PUBLISHED, DataSet
 from memwrap.encoders import TIMM, timm_config
+from memwrap.encoders.lite import published_weights
 from memwrap.errors import DataError, DivergedError, RunError, SettingsError, short
 from memwrap.report.durations import duration
+from memwrap.runs.base import RunTraining
+from memwrap.runs.choosing import choose_settings
 from memwrap.runs.data import data_for, data_of
 from memwrap.runs.evaluation import evaluate_run
+from memwrap.runs.fitting import FittedTraining, choose_fit
 from memwrap.runs.run import Run, open_run, refuse_if_taken
 from memwrap.runs.scores import TrainResult
-from memwrap.runs.training import RunTraining, begin, last_session, session_changes, session_on
+from memwrap.runs.training import begin, last_session, session_changes, session_on
 from memwrap.runs.training import resume as resume_run
 from memwrap.training.recipes import DEFAULT, RECIPES
-from memwrap.training.recipes import recipe as recipe_named
-from memwrap.training.settings import Settings, read_file, with_changes, without_effect
+from memwrap.training.settings import Settings, read_file, without_effect
 
 CURVES = "tensorboard"  # the folder in a run
 CHANGED = ("cropped", "padded", "stretched")  # in the record of a data set: how images were made square
@@ -85,8 +89,11 @@ def _begin(
     name, settings = chosen
     refuse_here(out)
     refuse_if_taken(out)
-    _check_early(settings)
-    return begin(out, data_for(data, settings, **reading.options()), settings, name, device)
+    check_early(settings)
+    settings, opened = choose_fit(
+        settings, lambda tried: data_for(data, tried, **reading.options()), device, reading.options()["progress"]
+    )
+    return begin(out, opened, settings, name, device)
 
 
 def _resume(out: Path, moved_to: str | None, device: torch.device, reading: DataOptions) -> RunTraining:
@@ -117,23 +124,15 @@ def chosen_settings(data: str, recipe: str | None, config: Path | None, flags: d
     if named is not None and not isinstance(named, str):
         raise SettingsError(f"{config}: recipe is {short(named)}; expected one of {', '.join(RECIPES)}")
     given = {**in_file, **flags}
-    name = recipe or named or _recipe_for(data, given)
-    # In one step: settings that belong together may come from both.
-    settings = with_changes(recipe_named(name), given, _origin(config, flags))
-    warn(*without_effect(settings, given))
-    return name, settings
+    chosen = choose_settings(data, given, recipe or named, _origin(config, flags))
+    if chosen.reason:
+        errors.print(chosen.reason)
+    warn(*without_effect(chosen.settings, given))
+    return chosen.recipe, chosen.settings
 
 
 def _origin(config: Path | None, flags: dict[str, Any]) -> str:
     return "settings" if config is None else f"settings ({config}{' and flags' if flags else ''})"
-
-
-def _recipe_for(data: str, given: dict[str, Any]) -> str:
-    if given.get("freeze"):
-        return "frozen"
-    if given.get("pretrained") or given.get("weights"):
-        return "finetune"
-    return data if data in PUBLISHED and data in RECIPES else DEFAULT
 
 
 def refuse_here(out: Path) -> None:
@@ -148,13 +147,15 @@ def _require_folder(path: Path) -> None:
         raise RunError(f"{path}: is a link or a file; expected a folder, or nothing: remove it")
 
 
-def _check_early(settings: Settings) -> None:
+def check_early(settings: Settings) -> None:
     """Check what would otherwise fail after all images have been read."""
     name = settings.encoder
     if name is not None and name.startswith(TIMM):
         timm_config(name)
     elif name is not None and name not in encoders.names():
         raise SettingsError(f"encoder is {name!r}; expected one of {', '.join(encoders.names())}, or timm:NAME")
+    elif settings.pretrained and name is not None:
+        published_weights(name)  # fails if its package is not installed
     if settings.weights is not None and not Path(settings.weights).is_file():
         raise SettingsError(f"weights is {settings.weights!r}; there is no such file")
 
@@ -170,23 +171,25 @@ def _open_data(run: Run, moved_to: str | None, reading: DataOptions) -> DataSet:
 
 
 def _announce(training: RunTraining) -> None:
-    run, images = training.run, training.trainer.plan.labels
+    run, fitted = training.run, isinstance(training, FittedTraining)
     warn(*run.record.data.warnings)
     shape = "x".join(map(str, training.model.get_transform().shape[1:]))
+    epochs = "" if fitted else f", {run.settings.epochs} epochs"
     errors.print(
-        f"{len(images)} images of {len(run.classes)} classes at {shape}, {run.settings.encoder}, "
-        f"{run.settings.variant}, {run.settings.epochs} epochs on {training.trainer.device.type}, "
-        f"recipe {run.record.recipe}"
+        f"{len(run.splits.train)} images of {len(run.classes)} classes at {shape}, {run.settings.encoder}, "
+        f"{run.settings.variant}{epochs} on {training.device.type}, recipe {run.record.recipe}"
     )
     if changed := _changed_shapes(run.record.data.conversion.get("adjusted", {})):
         errors.print(f"{changed} to make them square; --fit says how")
+    if isinstance(training, FittedTraining):
+        training.bars = reading_bars(errors)
     is_random = not (run.settings.pretrained or run.settings.weights)
     if is_random and (run.settings.freeze or run.record.recipe == "finetune"):
         what = "frozen" if run.settings.freeze else "finetuned"
         warn(f"the encoder is {what}, but has random weights; --pretrained loads trained ones")
     warn(*_missing_classes(training))
-    if training.trainer.progress.step:
-        errors.print(f"continuing from step {training.trainer.progress.step} of {training.trainer.steps}")
+    if training.progress.step:
+        errors.print(f"continuing from step {training.progress.step} of {training.steps}")
     elif "flip" in run.settings.augment and run.record.recipe in (DEFAULT, "finetune"):
         errors.print("images are mirrored at random; if left and right matter, give --augment without flip")
 
@@ -225,8 +228,9 @@ def _run_to_the_end(training: RunTraining, tensorboard: bool, command: str) -> N
     except DivergedError as error:
         raise DivergedError(f"{error}. A run keeps its settings: start another one with another --out") from error
     if not done:
-        step, steps = training.trainer.progress.step, training.trainer.steps
-        errors.print(f"stopped after step {step} of {steps}; everything is saved. Continue with:\n  {command}")
+        step, steps = training.progress.step, training.steps
+        where = "while encoding" if isinstance(training, FittedTraining) else f"after step {step} of {steps}"
+        errors.print(f"stopped {where}; everything is saved. Continue with:\n  {command}")
         raise typer.Exit(INTERRUPTED)
     if stopped:
         errors.print(f"stopped after the last step; the run is finished, in {training.run.path}")
@@ -235,7 +239,7 @@ def _run_to_the_end(training: RunTraining, tensorboard: bool, command: str) -> N
 
 def _train_with_callbacks(training: RunTraining, tensorboard: bool) -> tuple[bool, bool]:
     """Whether training reached the end, and whether a signal asked to stop."""
-    epochs, first = training.run.settings.epochs, training.trainer.progress.step + 1
+    epochs, first = training.run.settings.epochs, training.progress.step + 1
     message = b"\n" * errors.is_terminal + b"stopping after this step; once more stops at once\n"
     with ExitStack() as stack:
         stop = stack.enter_context(stop_on_signals(message))
@@ -250,7 +254,9 @@ def _train_with_callbacks(training: RunTraining, tensorboard: bool) -> tuple[boo
 
 def _evaluate(training: RunTraining) -> dict[str, Any]:
     try:
-        return evaluate_run(training.run, training.model, training.data, None, "test")
+        return evaluate_run(
+            training.run, training.model, training.data, None, "test", encoder_of(training.run, training.model)
+        )
     except KeyboardInterrupt:
         command = shlex.join(["memwrap", "evaluate", str(training.run.path)])
         errors.print(f"stopped during the evaluation; the run is finished. Evaluate it with:\n  {command}")
@@ -259,7 +265,10 @@ def _evaluate(training: RunTraining) -> dict[str, Any]:
 
 def _conclude(training: RunTraining, evaluate: bool, as_json: bool) -> None:
     run = training.run
-    facts: dict[str, Any] = {"run": str(run.path), "seconds": training.seconds, "steps": training.trainer.steps}
+    if isinstance(training, FittedTraining) and run.state is not None and run.state.fitted is not None:
+        for line in show.fit_lines(run.state.fitted, training.model.decided_by, run.settings):
+            errors.print(line)
+    facts: dict[str, Any] = {"run": str(run.path), "seconds": training.seconds, "steps": training.steps}
     if evaluate and len(run.splits.test):
         record = _evaluate(training)
         facts["evaluation"] = record

@@ -153,20 +153,24 @@ def hashes(model: MemoryClassifier, inputs: Inputs) -> Hashes:
 
 def model_hash(model: MemoryClassifier) -> str:
     """SHA-256 of all that a prediction depends on, except the memory."""
-    settings: list[Any] = [model.layer_settings(), model.classes]
+    calibration = None if model.calibration is None else asdict(model.calibration)
+    settings: list[Any] = [model.layer_settings(), model.classes, calibration]
     if (transform := model.transform) is not None:
         settings += [transform.shape, transform.mean, transform.std]
     return fingerprint(model.state_dict(), settings)
 
 
 def memory_hash(model: MemoryClassifier) -> str:
-    """SHA-256 of the memory: images, labels, encodings and predictions."""
+    """SHA-256 of the memory: images, labels and encodings."""
     return fingerprint({} if model.remembered is None else model.remembered.tensors())
 
 
 def memory_pixels(model: MemoryClassifier) -> Tensor:
     """The memory's images as pixels, uint8 (M, C, H, W) on the CPU; an InputError if pictures do not show them."""
-    transform, images = model.get_transform(), _memory_of(model).images.cpu().float()
+    transform, images = model.get_transform(), _memory_of(model).images.cpu()
+    if not images.is_floating_point():
+        return images
+    images = images.float()
     pixels = transform.invert(images)
     std = images.new_tensor(transform.std).reshape(-1, 1, 1)
     hidden = ((images - transform(pixels)).abs() * std).amax((1, 2, 3))
@@ -186,7 +190,8 @@ def _memory_of(model: MemoryClassifier) -> RememberedMemory:
 
 def _memory_image(source: Source, memory: RememberedMemory, index: int) -> MemoryImageRecord:
     label = int(memory.labels[index])
-    prediction = None if memory.predictions is None else int(memory.predictions[index])
+    found = memory.predictions_of(memory.labels.new_tensor([index]))
+    prediction = None if found is None else int(found)
     return MemoryImageRecord(
         index=index,
         file=None if source.memory_names is None else source.memory_names[index],

@@ -24,6 +24,14 @@ LEGEND = (
     "Below each picture: the model's prediction. Blue: memory images predicted as the same class, orange: as another. "
     "A label is given where it differs."
 )
+LEGEND_BY_LABEL = (
+    "Below each picture: the model's prediction, or the label of a memory image. Blue: memory images labelled as the "
+    "predicted class, orange: as another. {}"
+)
+DECIDED = {
+    "vote": "They decided by their vote.",
+    "classifier": "They did not decide: the classifier did.",
+}
 FURTHER = " Last row: the strongest of its class, further down."
 TITLES = ("input", "heatmap", "example", "heatmap", "counterfactual", "heatmap")
 
@@ -42,7 +50,8 @@ def figure(record: ReportRecord, suffix: str) -> bytes:
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "memwrap", "text.parse_math": False}):
         drawn = Figure(layout="constrained")
         FigureCanvasAgg(drawn)
-        legend = LEGEND
+        by_label = record.decided_by in DECIDED
+        legend = LEGEND_BY_LABEL.format(DECIDED[record.decided_by]) if by_label else LEGEND
         if record.heatmaps is not None:
             _draw_heatmaps(drawn, record)
         else:
@@ -149,9 +158,10 @@ def _short(name: str) -> str:
 
 
 def _sample(place: Any, record: ReportRecord, explanation: ExplanationRecord, sample: SampleRecord) -> None:
-    lines = [] if sample.prediction_name is None else [_short(sample.prediction_name)]
+    name = explanation.class_name_of(sample)
+    lines = [] if name is None else [_short(name)]
     lines.append(f"weight {_whole_percent(sample.weight)}")
-    if sample.prediction not in (None, sample.label):
+    if explanation.decided_by == "head" and sample.prediction not in (None, sample.label):
         lines.append(_short(f"label: {sample.label_name}"))
     colour = OTHER if explanation.is_other(sample) else SAME
     _picture(place, _pixels(record, f"memory-{sample.index}"), "\n".join(lines), colour)

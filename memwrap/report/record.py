@@ -12,11 +12,12 @@ from memwrap.errors import InputError
 from memwrap.explain.attribution.baselines import check_baseline
 from memwrap.explain.attribution.methods import check_method
 from memwrap.explain.record import ExplanationRecord, FrozenRecord, MemoryImageRecord, Text
+from memwrap.nn.reading import DecidedBy
 from memwrap.storage.validation import describe
 from memwrap.visible import visible_name
 
 FORMAT: Final = "memwrap report"
-FORMAT_VERSION: Final = 3
+FORMAT_VERSION: Final = 4
 MOST_LISTED = 20  # in each list of the summary
 UNUSED_SHOWN = 12  # memory images that no input used
 # What a report may hold and ask for, so that making and verifying one takes bounded time and memory.
@@ -83,7 +84,7 @@ class ReportRecord(FrozenRecord):
     """
 
     format: Literal["memwrap report"] = FORMAT
-    format_version: Literal[3] = FORMAT_VERSION
+    format_version: Literal[4] = FORMAT_VERSION
     memwrap_version: Annotated[str, Field(pattern=_VERSION)]
     created: Annotated[str, Field(pattern=_TIME)]
     run: Text
@@ -115,6 +116,8 @@ class ReportRecord(FrozenRecord):
         for number, each in self.numbered:
             if each.path is None or (each.label is None) == self.labelled:
                 raise ValueError(f"image {number} lacks a path or label; expected a path, and labels for all or none")
+            if each.decided_by != self.decided_by:
+                raise ValueError(f"image {number} was decided by the {each.decided_by}; expected {self.decided_by}")
             if (each.heatmap is None) != (self.heatmaps is None):
                 raise ValueError(f"image {number} has a heatmap or lacks one; expected one for all images or none")
         if odd := set(self.pictures) ^ set(self.picture_names):
@@ -146,6 +149,10 @@ class ReportRecord(FrozenRecord):
     @property
     def memory_size(self) -> int:
         return self.explanations[0].memory_size
+
+    @property
+    def decided_by(self) -> DecidedBy:
+        return self.explanations[0].decided_by
 
     @property
     def correct(self) -> int:

@@ -86,10 +86,11 @@ def fails(code: int, *arguments: object) -> str:
 
 
 def environment(**others: str) -> dict[str, str]:
-    """For processes: one thread each, as here, and no wish of the one who runs the tests."""
+    """For processes: one thread each and the tests' cache, as here, and no wish of the one who runs the tests."""
     unwanted = re.compile("FORCE_COLOR|NO_COLOR|TTY_|COLUMNS|MEMWRAP_|HF_|PYTEST_|COV_")
     own = {name: value for name, value in os.environ.items() if not unwanted.match(name)}
-    return own | {"OMP_NUM_THREADS": "1", "TERM": "xterm-256color"} | others
+    kept = {"OMP_NUM_THREADS": "1", "TERM": "xterm-256color", "MEMWRAP_DATA": os.environ["MEMWRAP_DATA"]}
+    return own | kept | others
 
 
 def program(*arguments: object, before: str = "") -> list[str]:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli import QUICK, photos, picture, succeeds
+from tests.photographs import photographs
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,15 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     path = tmp_path_factory.mktemp("trained")
     data = photos(path / "photos")
     succeeds("train", data, "--out", path / "run", *QUICK)
+    return Trained(path / "run", data)
+
+
+@pytest.fixture(scope="session")
+def photographed(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """A run on 12 photographs of each of 3 classes; small ones, for the sake of time."""
+    path = tmp_path_factory.mktemp("photographed")
+    data = photographs(path / "photos")
+    succeeds("train", data, "--out", path / "run", "--size", 64, "--fit", "crop")
     return Trained(path / "run", data)
 
 

@@ -228,7 +228,7 @@ def test_pretrained_weights_without_network_fail_quickly(
     message = refuses(2, data, out, *PRETRAINED)
     assert time.monotonic() - begun < 10, "the hub's client alone takes 46 seconds"
     assert "the pretrained weights of 'timm:test_resnet' are not available" in message
-    assert "give them as a file (--weights)" in message
+    assert "--weights model.safetensors" in message
 
 
 def test_pretrained_weights_fail_quickly_where_the_hub_is_switched_off(data: Path, out: Path) -> None:
@@ -260,7 +260,7 @@ def test_weights_that_are_not_there_are_named_before_anything_is_read(data: Path
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--recipe", "paper"], "there is no recipe 'paper'; expected one of default, finetune, frozen, svhn"),
+        (["--recipe", "paper"], "there is no recipe 'paper'; expected one of default, finetune, frozen, photographs"),
         (["--encoder", "resnet19"], "encoder is 'resnet19'; expected one of"),
         (["--encoder", "timm:resnet19", "--size", "32"], "timm has no model 'resnet19'; it has resnet18"),
         (["--variant", "paper"], "variant is 'paper'"),
@@ -269,7 +269,7 @@ def test_weights_that_are_not_there_are_named_before_anything_is_read(data: Path
         (["--device", "meta"], "device is 'meta', which cannot be used here"),
         (["--augment", "flop"], "augment[0] is 'flop'"),
         (["--lr", "nan"], "lr is nan"),
-        (["--pretrained"], "no pretrained weights; expected timm:NAME"),
+        (["--pretrained"], "no pretrained weights; expected lite0, lite1, lite2 or timm:NAME"),
         (["--mean", "0.5,0.5,0.5"], "mean and std"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -85,9 +85,9 @@ def swap_images(folder: Path) -> None:
     edit_memory(folder, change)
 
 
-def swap_images_with_encodings_and_predictions(folder: Path) -> None:
+def swap_images_with_encodings(folder: Path) -> None:
     def change(tensors: dict[str, torch.Tensor]) -> None:
-        for name in ("images", "encodings", "predictions"):
+        for name in ("images", "encodings"):
             tensors[name] = tensors[name].roll(1, 0)
 
     edit_memory(folder, change)
@@ -105,7 +105,7 @@ def push_background_beyond_black(folder: Path) -> None:
     model = memwrap.load(folder)
     memory = model.remembered
     assert memory is not None
-    images = memory.images.clone()
+    images = model.get_transform()(memory.images)
     images[model.get_transform().invert(images) == 0] -= 20
     model.remember(images, memory.labels)
     changed = {name: tensor.contiguous() for name, tensor in model.remembered.tensors().items()}  # type: ignore[union-attr]
@@ -114,7 +114,7 @@ def push_background_beyond_black(folder: Path) -> None:
 
 def forget_which_images_are_remembered(folder: Path) -> None:
     def change(content: dict[str, Any]) -> None:
-        content["training"]["remembered"] = content["training"]["remembered_names"] = None
+        content["training"]["remembered"] = None
 
     edit_json(folder, "model.json", change)
 
@@ -123,15 +123,8 @@ def claim_other_data(folder: Path) -> None:
     edit_json(folder, "run.json", lambda content: content["data"].update(fingerprint="0" * 64))
 
 
-def swap_predictions(folder: Path) -> None:
-    def change(tensors: dict[str, torch.Tensor]) -> None:
-        tensors["predictions"] = 1 - tensors["predictions"]
-
-    edit_memory(folder, change)
-
-
 def rename_memory_images(folder: Path) -> None:
-    edit_json(folder, "model.json", lambda content: content["training"]["remembered_names"].reverse())
+    edit_json(folder, "model.json", lambda content: content["memory_names"].reverse())
 
 
 def reverse_all_classes(folder: Path) -> None:
@@ -154,8 +147,7 @@ def exchange_test_images(folder: Path) -> None:
     ("forge", "where"),
     [
         (swap_images, "model"),
-        (swap_predictions, "model"),
-        (swap_images_with_encodings_and_predictions, "memory images"),
+        (swap_images_with_encodings, "memory images"),
         (swap_labels, "memory images"),
         (push_background_beyond_black, "memory images"),
         (forget_which_images_are_remembered, "memory images"),

@@ -10,7 +10,7 @@ import pytest
 from memwrap.metrics import mean_and_spread
 from memwrap.runs import demo
 from memwrap.storage.locks import exclusive
-from memwrap.training.settings import VARIANTS
+from memwrap.training.settings import PAPER_VARIANTS
 from tests.cli import NO_NETWORK, fails, record, run, run_apart, succeeds
 from tests.cli.conftest import Trained
 from tests.report import parsed
@@ -36,11 +36,11 @@ def test_the_demo_compares_all_variants_and_prints_what_it_measured(tmp_path: Pa
     result = succeeds("demo", "--out", tmp_path / "demo")
     lines = re.findall(r"^  (\w+), seed (\d): (\d+\.\d\d) %$", result.err, re.MULTILINE)
     assert sorted({(variant, seed) for variant, seed, _ in lines}) == sorted(
-        (variant, str(seed)) for variant in VARIANTS for seed in range(3)
+        (variant, str(seed)) for variant in PAPER_VARIANTS for seed in range(3)
     )
     assert "training 3 variants on 40 digits, 2 epochs, 3 seeds" in result.err
     assert "mean and standard deviation of 3" in result.out
-    for variant in VARIANTS:
+    for variant in PAPER_VARIANTS:
         shown = re.search(rf"^  {variant} +(\d+\.\d\d) % ± (\d+\.\d\d)$", result.out, re.MULTILINE)
         assert shown is not None
         mean, spread = mean_and_spread([float(accuracy) for name, _, accuracy in lines if name == variant])
@@ -53,7 +53,7 @@ def test_the_demo_as_json_is_all_json(tmp_path: Path) -> None:
     result = succeeds("demo", "--out", tmp_path / "demo", "--seeds", 2, "--json").json
     assert result["run"] == str(tmp_path / "demo")
     assert [(each["variant"], each["seed"]) for each in result["results"]] == [
-        (variant, seed) for seed in range(2) for variant in reversed(VARIANTS)
+        (variant, seed) for seed in range(2) for variant in reversed(PAPER_VARIANTS)
     ]
     for variant, summary in result["summary"].items():
         accuracies = [each["accuracy"] for each in result["results"] if each["variant"] == variant]

@@ -227,12 +227,15 @@ def complete(line: str) -> list[str]:
     ).stdout.split()
 
 
+MADE = {"train", "attach", "add", "drop"}  # commands that make or change a run
+
+
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("memwrap ", {"train", "evaluate", "predict", "explain", "verify", "check", "demo", "reproduce", "bench"}),
+        ("memwrap ", {*MADE, "evaluate", "predict", "explain", "verify", "check", "demo", "reproduce", "bench"}),
         ("memwrap train --label", {"--label-smoothing"}),
-        ("memwrap train photos --variant ", {"memory_wrap", "only_memory", "standard"}),
+        ("memwrap train photos --variant ", {"memory_wrap", "only_memory", "standard", "vote"}),
         ("memwrap train photos --recipe f", {"finetune", "frozen"}),
     ],
 )

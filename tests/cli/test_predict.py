@@ -28,11 +28,13 @@ def test_each_image_has_a_line_with_class_and_probability(trained: Trained) -> N
 
 
 def test_an_unsure_prediction_is_called_so(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
-    cat = PredictionRecord(path="a.png", prediction=0, prediction_name="cat", probability=0.5134, uncertain=True)
+    cat = PredictionRecord(
+        path="a.png", prediction=0, prediction_name="cat", probability=0.5134, uncertain=True, decided_by="head"
+    )
     found = [cat.model_copy(update={"uncertain": uncertain}) for uncertain in (True, False, None)]
     monkeypatch.setattr(command, "predict_files", lambda *_: iter(found))
     result = succeeds("predict", trained.run, "a.png")
-    assert result.out.splitlines() == ["a.png: cat (51.3%, unsure)", "a.png: cat (51.3%)", "a.png: cat (51.3%)"]
+    assert result.out.splitlines() == ["a.png: cat (51.3% by head, unsure)", *["a.png: cat (51.3% by head)"] * 2]
 
 
 def test_a_folder_means_all_images_in_it(trained: Trained) -> None:
@@ -54,7 +56,8 @@ def test_json_has_good_and_bad_files_and_the_bad_ones_are_named_as_well(trained:
     result = run("predict", trained.run, mixture, "--json")
     assert result.code == 3
     good, deep, empty, letter = result.json
-    assert good.keys() == deep.keys() == {"path", "prediction", "prediction_name", "probability", "uncertain"}
+    assert good.keys() == deep.keys() == PredictionRecord.model_fields.keys()
+    assert good["decided_by"] == "head"
     assert good["prediction_name"] == ["cat", "dog"][good["prediction"]]
     assert empty.keys() == letter.keys() == {"path", "reason"}
     assert result.err.count("cannot be read") == 2

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from memwrap import DataError, MemoryClassifier, MemoryWrap, Transform
+from memwrap import DataError, MemoryClassifier, MemoryWrap, Transform, VoteLayer
 from memwrap.models.base import Origin
+from memwrap.nn.reading import DecidedBy, MemoryLayer
 from memwrap.report import HeatmapOptions, Inputs, ReportRecord, Source, create_report, render, verify
 
 HOSTILE = ("<img src=x onerror=alert(1)>", "</script>", 'v1.5 & "co"', "{{ 7 * 7 }}")
@@ -24,18 +25,26 @@ def network(
     memory: int = 12,
     encoder: nn.Module | None = None,
     head: str = "mlp",
+    decided_by: DecidedBy = "head",
 ) -> MemoryClassifier:
-    """Untrained, with weights that are far apart: inputs are of different classes, some unsure, and use some memory."""
+    """Untrained, with weights that are far apart: inputs are of different classes, some unsure, and use some memory.
+
+    A memory that votes or stands next to a classifier holds pixels, as those of runs do.
+    """
     generator = torch.Generator().manual_seed(seed)
     encoder = encoder or nn.Flatten()
     length = encoder(torch.zeros(2, *shape)).shape[1]
-    model = MemoryClassifier(encoder, MemoryWrap(length, 4, head=head), Origin("fc", 4, shape)).eval()
+    layer: MemoryLayer = MemoryWrap(length, 4, head=head)
+    if decided_by != "head":
+        layer = VoteLayer(length, 4, scale=4.0, decide="vote" if decided_by == "vote" else "head")
+    model = MemoryClassifier(encoder, layer, Origin("fc", 4, shape)).eval()
     with torch.no_grad():
         for parameter in model.layer.parameters():
             parameter.normal_(generator=generator)
     model.classes = HOSTILE
     model.transform = Transform(shape, mean=(0.5,) * shape[0], std=(0.25,) * shape[0])
-    model.remember(model.transform(noise(memory, shape, seed + 1)), torch.arange(memory) % 4)
+    pixels = noise(memory, shape, seed + 1)
+    model.remember(model.transform(pixels) if decided_by == "head" else pixels, torch.arange(memory) % 4)
     return model
 
 

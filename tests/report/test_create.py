@@ -13,6 +13,7 @@ from torch.testing import assert_close
 from memwrap import InputError, MemoryClassifier, NoMemoryError, Transform, __version__
 from memwrap.attribution import deletion, heatmaps
 from memwrap.data import generator
+from memwrap.nn.probabilities import TemperatureCalibration
 from memwrap.report import HeatmapOptions, Inputs, Source, create, create_report, verify
 from memwrap.report.create import RANDOM_ORDERS, explain_inputs, hashes, memory_pixels
 from memwrap.report.pictures import blend, exact_uri, heat_colours, pixels_in
@@ -25,7 +26,7 @@ INPUTS = Inputs(noise(2), ("a.png", "b.png"), torch.tensor([0, 3]))
 def test_a_record_holds_what_the_report_was_made_from(model: MemoryClassifier) -> None:
     world = make_report(model, noise(3), shown=5, heatmaps=STEPS)
     record = world.record
-    assert (record.format, record.format_version, record.memwrap_version) == ("memwrap report", 3, __version__)
+    assert (record.format, record.format_version, record.memwrap_version) == ("memwrap report", 4, __version__)
     assert (record.run, record.shown, record.heatmaps) == ("/runs/noise", 5, STEPS)
     assert (record.seeds.run, record.seeds.deletion, record.image_size) == (7, 0, (4, 4))
     assert [each.path for each in record.explanations] == ["picture 0.png", "picture 1.png", "picture 2.png"]
@@ -49,6 +50,14 @@ def change_transform(model: MemoryClassifier) -> None:
     model.transform = Transform(COLOUR, mean=(0.5, 0.5, 0.501), std=(0.25,) * 3)
 
 
+def change_calibration(model: MemoryClassifier) -> None:
+    model.calibration = TemperatureCalibration(1.001)
+
+
+def change_encoding(model: MemoryClassifier) -> None:
+    model.remembered.encodings[2, 0] += 1e-3
+
+
 def change_label(model: MemoryClassifier) -> None:
     model.remembered.labels[3] = 0
 
@@ -63,6 +72,8 @@ def change_memory_pixel(model: MemoryClassifier) -> None:
         (change_weight, "model"),
         (change_class, "model"),
         (change_transform, "model"),
+        (change_calibration, "model"),
+        (change_encoding, "memory"),
         (change_label, "memory"),
         (change_memory_pixel, "memory"),
         (MemoryClassifier.forget, "memory"),

@@ -581,9 +581,9 @@ def with_record(page: str, change: Callable[[dict[str, Any]], Any]) -> str:
         (lambda stored: stored["explanations"].pop() and None, ["heatmap-2"]),
         (lambda stored: stored["explanations"][0].update(sentence="x"), ["explanations.0.sentence"]),
         (lambda stored: stored["explanations"][1]["samples"][0].update(weight="x"), ["explanations.1.samples.0.wei"]),
-        (lambda stored: stored.update(format_version="3"), ["'3'", __version__]),
-        (lambda stored: stored.update(format_version=2), ["version 2", __version__]),
-        (lambda stored: stored.update(format_version=4, memwrap_version="9.9"), ["4", "9.9"]),
+        (lambda stored: stored.update(format_version="4"), ["'4'", __version__]),
+        (lambda stored: stored.update(format_version=3), ["version 3", __version__]),
+        (lambda stored: stored.update(format_version=5, memwrap_version="9.9"), ["5", "9.9"]),
         (lambda stored: stored.update(format_version=[["x"] * 1000] * 1000), ["version"]),
         (lambda stored: [len(stored)], ["list"]),
         (lambda stored: str(len(stored)), ["str"]),
@@ -612,7 +612,7 @@ def test_a_field_that_a_record_has_twice_is_an_error(reported: ReportWorld) -> N
 @pytest.mark.parametrize(
     "text",
     ["", "a letter", "<html></html>", "{}", f"{RECORD}{{}}</script>", f"{RECORD}[1</script>", f"{RECORD}NaN</script>",
-     f"{RECORD}{'[' * 100_000}</script>", f'{RECORD}{{"format": "memwrap report", "format_version": 3}}</script>',
+     f"{RECORD}{'[' * 100_000}</script>", f'{RECORD}{{"format": "memwrap report", "format_version": 4}}</script>',
      f'{RECORD}{{"format": "\\udce9"}}</script>'],
     ids=["empty", "text", "page", "json", "no record", "half a record", "NaN", "deep", "empty record", "surrogate"],
 )  # fmt: skip

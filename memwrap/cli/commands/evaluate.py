@@ -4,11 +4,11 @@ from typing import Annotated
 
 import typer
 
-from memwrap.cli.options import AsJson, Device, HoldMegabytes, Root, RunData, RunFolder, Workers
+from memwrap.cli.options import AsJson, Device, HoldMegabytes, ModelFolder, Root, RunData, Workers
 
 
 def evaluate(
-    run: RunFolder,
+    run: ModelFolder,
     data: Annotated[
         str | None,
         typer.Option(help="Evaluate on the images of this folder or zip instead.", show_default=False),

@@ -1,0 +1,93 @@
+"""memwrap add and memwrap drop."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from memwrap.cli.data_options import DataOptions
+from memwrap.cli.evaluate import encoder_of, own_data
+from memwrap.cli.show import percent
+from memwrap.cli.terminal import device_named, errors, plain_console, print_json, warn
+from memwrap.data import DataSet, open_data
+from memwrap.models.classifier import MemoryClassifier
+from memwrap.runs.editing import add_images, drop_images, editable_model, write_edited
+from memwrap.runs.evaluation import evaluate_run
+from memwrap.runs.run import Run, SavedModel, open_model
+from memwrap.visible import visible_name
+
+
+def add(
+    path: Path, images: str, run_data: str | None, skip_bad: bool, reading: DataOptions, device: str, as_json: bool
+) -> None:
+    """See `memwrap add --help`."""
+    folder = open_model(path)
+    model = editable_model(folder, device_named(device))
+    transform = model.get_transform()
+    given = open_data(
+        images,
+        size=transform.shape[1],
+        fit=transform.fit,
+        channels=transform.shape[0],
+        skip_bad=skip_bad,
+        least_classes=1,
+        **reading.options(),
+    )
+    warn(*given.warnings)
+    known = model.classes or ()
+
+    def change() -> dict[str, Any]:
+        counts = add_images(model, given)
+        for name, count in counts.items():
+            new = "" if name in known else ", a new class"
+            errors.print(visible_name(f"{count} {'image' if count == 1 else 'images'} of {name} added{new}"))
+        return {"added": counts, "new_classes": [name for name in counts if name not in known]}
+
+    _edit(folder, model, change, run_data, reading, as_json)
+
+
+def drop(path: Path, images: list[str], run_data: str | None, reading: DataOptions, device: str, as_json: bool) -> None:
+    """See `memwrap drop --help`."""
+    folder = open_model(path)
+    model = editable_model(folder, device_named(device))
+
+    def change() -> dict[str, Any]:
+        rows = drop_images(model, images)
+        errors.print(f"{len(rows)} {'image' if len(rows) == 1 else 'images'} dropped")
+        return {"dropped": rows}
+
+    _edit(folder, model, change, run_data, reading, as_json)
+
+
+def _edit(
+    folder: SavedModel,
+    model: MemoryClassifier,
+    change: Callable[[], dict[str, Any]],
+    run_data: str | None,
+    reading: DataOptions,
+    as_json: bool,
+) -> None:
+    """Change the memory, store it, and print the accuracy on the run's test images before and after."""
+    data = own_data(folder, run_data, reading)
+    before = _accuracy(folder, model, data)
+    facts = change()
+    write_edited(folder, model)
+    after = _accuracy(folder, model, data)
+    memory = model.remembered
+    assert memory is not None
+    if as_json:
+        print_json({"run": str(folder.path), **facts, "memory": len(memory), "before": before, "after": after})
+        return
+    console = plain_console()
+    console.print(f"the memory has {len(memory)} images now")
+    if before is None or after is None:
+        console.print(f"accuracy is not known: {data if isinstance(data, str) else 'the run has no test images'}")
+    else:
+        console.print(f"accuracy on the run's test images: {percent(before)} before, {percent(after)} after")
+
+
+def _accuracy(folder: SavedModel, model: MemoryClassifier, data: DataSet | str) -> float | None:
+    if not isinstance(folder, Run) or isinstance(data, str) or not len(folder.splits.test):
+        return None
+    record = evaluate_run(folder, model, data, None, "test", encoder_of(folder, model))
+    found: float = record["remembered"]["accuracy"]
+    return found
