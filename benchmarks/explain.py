@@ -40,7 +40,6 @@ def build_model(encoder: str, images: torch.Tensor) -> memwrap.MemoryClassifier:
     labels = torch.arange(MEMORY_SIZE, device=images.device) % CLASSES
     remembered = RememberedMemory(images[:1].expand(MEMORY_SIZE, -1, -1, -1), labels, memory)
     remembered.prepare(model.layer)
-    remembered.predictions = remembered.leave_one_out(model.layer, MEMORY_SIZE)
     model.restore(remembered)
     return model
 
