@@ -1,5 +1,7 @@
 """What all tests share: seeded random numbers, and one thread to each of the processes that run them."""
 
+from collections.abc import Iterator
+
 import hypothesis
 import pytest
 import torch
@@ -11,6 +13,14 @@ torch.set_num_threads(1)
 # Nothing is timed: the machines that run the tests differ, and are busy.
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Encodings and downloads never go to the cache of the one who runs the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MEMWRAP_DATA", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -4,11 +4,17 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 import torch
+from pydantic import BaseModel
 
 import memwrap
+from memwrap.explain.record import ExplanationRecord, PredictionRecord
+from memwrap.report import Verification
+from memwrap.runs import CheckResult, Evaluation
+from memwrap.runs.scores import RememberedResult, TrainResult
 
 ROOT = Path(__file__).parent.parent
 
@@ -37,10 +43,13 @@ def test_the_training_loop_for_own_classifiers_runs_as_it_stands(
     assert model.classes == ("cat", "dog")
 
 
-def test_the_snippet_of_the_readme_passes_mypy(tmp_path: Path) -> None:
-    (code,) = code_blocks(ROOT / "README.md", "python")
-    given = "import torch\nfrom torch import Tensor\nimages: Tensor\nmemory_images: Tensor\nlabels: Tensor\n"
-    (tmp_path / "snippet.py").write_text(given + code)
+def test_the_snippets_of_the_readme_pass_mypy(tmp_path: Path) -> None:
+    codes = code_blocks(ROOT / "README.md", "python")
+    given = (
+        "import torch\nfrom torch import Tensor\nimages: Tensor\nmemory_images: Tensor\nlabels: Tensor\n"
+        "classifier: torch.nn.Module\n"
+    )
+    (tmp_path / "snippet.py").write_text(given + "".join(codes))
     command = [
         sys.executable,
         "-m",
@@ -78,3 +87,34 @@ def test_every_command_in_the_documents_is_one_that_exists() -> None:
     for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
         for name in re.findall(r"^memwrap (\w+)", page.read_text(), flags=re.MULTILINE):
             assert name in known, f"{page.name}: memwrap {name}"
+
+
+def fields_of(model: Any) -> set[str]:
+    """The keys of a record's JSON, and of the records in it."""
+    names: set[str] = set()
+    for name, field in {**model.model_fields, **model.model_computed_fields}.items():
+        names.add(name)
+        kind = getattr(field, "annotation", None) or field.return_type
+        for part in (kind, *get_args(kind), *(inner for each in get_args(kind) for inner in get_args(each))):
+            if isinstance(part, type) and issubclass(part, BaseModel):
+                names |= fields_of(part)
+    return names
+
+
+@pytest.mark.parametrize(
+    ("section", "records"),
+    [
+        ("predict", [PredictionRecord]),
+        ("explain", [PredictionRecord, ExplanationRecord]),
+        ("evaluate", [Evaluation, RememberedResult]),
+        ("train", [TrainResult]),
+        ("check", [CheckResult]),
+        ("verify", [Verification]),
+    ],
+)
+def test_every_key_of_the_json_output_is_described(section: str, records: list[Any]) -> None:
+    text = (ROOT / "docs" / "json.md").read_text()
+    assert f"\n## {section}\n" in text
+    described = set(re.findall(r"`(\w+)`", text)) | {"confidence"}  # as selective.confidence
+    for record in records:
+        assert fields_of(record) - described == set()

@@ -58,7 +58,17 @@ NO_LIMITS_OF_FILES = {
     ("reproduce/runner.py", "GIB_PER_RUN"),
     ("reproduce/runner.py", "MAX_SIDE_BY_SIDE"),
     ("reproduce/tasks.py", "TRAINING_IMAGES"),
-    ("runs/training.py", "CHECKPOINT_SECONDS"),
+    ("nn/calibration.py", "MOST_HALVINGS"),
+    ("nn/calibration.py", "MOST_STEPS"),
+    ("runs/api.py", "MOST_EXPLAINED"),
+    ("runs/base.py", "CHECKPOINT_SECONDS"),
+    ("runs/calibrating.py", "LEAST"),
+    ("runs/calibrating.py", "MOST_COMPARED"),
+    ("runs/editing.py", "MOST_DIGITS"),
+    ("runs/fitting.py", "MOST_COMPARED"),
+    ("storage/encodings.py", "BUSY_SECONDS"),
+    ("storage/encodings.py", "FILE_LIMIT"),
+    ("training/fitting.py", "MOST_COMPARED"),
     ("storage/locks.py", "POLL_SECONDS"),
 }
 

@@ -10,23 +10,25 @@ from memwrap.explain.explanation import Explanation, explain
 from memwrap.metrics import predict_classes
 from memwrap.nn.layer import MemoryWrap
 from memwrap.nn.memory import RememberedMemory
+from memwrap.nn.precision import to_full_precision
+from memwrap.nn.reading import MemoryLayer
 
 
-def asked(layer: MemoryWrap, encodings: Tensor, memory: Tensor, labels: Sequence[int] | None = None) -> Ablation:
+def asked(layer: MemoryLayer, encodings: Tensor, memory: Tensor, labels: Sequence[int] | None = None) -> Ablation:
     """encodings (B, D), memory (M, D), remembered as a model would do it"""
     labels = torch.zeros(len(memory), dtype=torch.int64) if labels is None else torch.tensor(labels)
     remembered = RememberedMemory(torch.zeros(len(memory), 1, 1, 1), labels.to(memory.device), memory)
     remembered.prepare(layer)
-    remembered.predictions = remembered.leave_one_out(layer, 128)
     return Ablation(layer, encodings, remembered)
 
 
 @torch.no_grad()
 def explained(
-    layer: MemoryWrap, encodings: Tensor, memory: Tensor, labels: Sequence[int] | None = None, effects: bool = True
+    layer: MemoryLayer, encodings: Tensor, memory: Tensor, labels: Sequence[int] | None = None, effects: bool = True
 ) -> list[Explanation]:
     ablation = asked(layer, encodings, memory, labels)
-    return explain(layer.read(encodings, ablation.memory.prepared), ablation, ablation.memory.predictions, effects)
+    reading = layer.read(encodings, ablation.memory.prepared)
+    return explain(reading, ablation, to_full_precision(reading.logits).softmax(dim=1), effects)
 
 
 def drawn(

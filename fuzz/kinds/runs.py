@@ -46,7 +46,7 @@ def _make_other_memory(draw: Random, genuine: Genuine, folder: Path) -> Case:
     shutil.copytree(genuine.run(draw.choice(("digits", "only_memory"))), path)
     (file,) = path.glob("memory.*.safetensors")
     memory = load_file(file)
-    name = draw.choice(("images", "encodings", "labels", "predictions"))
+    name = draw.choice(("images", "encodings", "labels"))
     first = draw.randrange(len(memory[name]))
     others = [row for row, each in enumerate(memory[name]) if not each.equal(memory[name][first])]
     if not others:  # all of one class

@@ -33,10 +33,10 @@ def make_settings(draw: Random, genuine: Genuine, folder: Path) -> Case:
 
 
 def _read_settings(path: Path) -> bool:
-    from memwrap.cli.train import _check_early, chosen_settings
+    from memwrap.cli.train import check_early, chosen_settings
 
     _, chosen = chosen_settings("digits", None, path, {})
-    _check_early(chosen)
+    check_early(chosen)
     return True
 
 
