@@ -2,7 +2,8 @@
 
     python benchmarks/photographs.py trashnet.zip --record results/photographs/trashnet.jsonl
     python benchmarks/photographs.py plantdoc6.zip --record results/photographs/plantdoc6.jsonl
-    python benchmarks/photographs.py trashnet.zip --from-scratch --seeds 1 --record results/photographs/from-scratch.jsonl
+    python benchmarks/photographs.py trashnet.zip --from-scratch --seeds 1 \
+        --record results/photographs/from-scratch.jsonl
 
 All images of a zip with train/ and test/ are pooled, and split anew with each seed; the test images are as many as in
 the zip. Each run is `memwrap.train` with default settings, and adds one line of JSON. The tables at the end are made

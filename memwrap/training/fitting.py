@@ -34,7 +34,7 @@ DEFAULT_STRENGTH = 1.0
 PATIENCE = 2  # penalties without a lower loss, after which weaker ones are not tried
 
 # None: the plain encodings. Weaker ones suit the images that they are fitted to, and classes added later less.
-SHRINKAGES = (None, 3.0)
+SHRINKAGES = (None, 2.0)
 SCALES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 DEFAULT_SCALE = 4.0
 VOTE_TOLERANCE = 0.005
