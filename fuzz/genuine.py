@@ -17,7 +17,7 @@ from torch import nn
 from memwrap.report.create import Inputs
 from tests.report import ReportWorld
 
-RUNS = ("digits", "only_memory", "standard", "stopped")
+RUNS = ("digits", "only_memory", "standard", "vote", "stopped")
 MODELS = ("timm", "transformers", "torchvision")
 REPORTS = ("digits", "heatmaps", "photos")  # pictures without loss, with heatmaps, with loss
 SIDE = 80  # of the photos: pictures of more than 64 are stored with loss
@@ -103,7 +103,7 @@ def warm_up() -> None:
     import transformers
     import yaml
 
-    for name in ("train", "evaluate", "explain", "verify", "predict", "check", "app"):
+    for name in ("train", "evaluate", "explain", "verify", "predict", "check", "edit", "app"):
         importlib.import_module(f"memwrap.cli.{name}")
     Image.init()
     torch.set_num_threads(1)  # the threads of OpenMP do not survive a fork
@@ -224,7 +224,7 @@ def _make_runs(genuine: Genuine) -> None:
 
     data = digits()
     for name in RUNS:
-        variant = name if name in ("only_memory", "standard") else "memory_wrap"
+        variant = name if name in ("only_memory", "standard", "vote") else "memory_wrap"
         changes = {"encoder": "tiny", "samples": 60, "epochs": 2, "variant": variant, "remember": 24, "batch_size": 20}
         training = begin(genuine.run(name), data, with_changes(recipe(DEFAULT), changes, "fuzz"), "default")
         training.train((lambda: True) if name == "stopped" else (lambda: False))

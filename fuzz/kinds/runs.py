@@ -43,7 +43,7 @@ def make_runs(draw: Random, genuine: Genuine, folder: Path) -> Case:
 def _make_other_memory(draw: Random, genuine: Genuine, folder: Path) -> Case:
     """A run in which two memory images, encodings, labels or predictions changed places; all hashes made again."""
     path = folder / "run"
-    shutil.copytree(genuine.run(draw.choice(("digits", "only_memory"))), path)
+    shutil.copytree(genuine.run(draw.choice(("digits", "only_memory", "vote"))), path)
     (file,) = path.glob("memory.*.safetensors")
     memory = load_file(file)
     name = draw.choice(("images", "encodings", "labels"))
@@ -91,7 +91,11 @@ def _run_target(draw: Random, genuine: Genuine, path: Path, name: str, folder: P
         (lambda: command("explain", path, photo), "for explain"),
     ]
     if name in RUNS:
-        targets.append((lambda: command("evaluate", path), "for evaluate"))
+        targets += [
+            (lambda: command("evaluate", path), "for evaluate"),
+            (lambda: command("add", path, genuine.folder / "photos.zip"), "for add"),
+            (lambda: command("drop", path, "#0"), "for drop"),
+        ]
     if "check" in _commands():
         targets.append((lambda: command("check", path), "for check"))
     return draw.choice(targets)

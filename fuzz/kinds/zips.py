@@ -1,6 +1,7 @@
 """Zips of images."""
 
 import re
+import shutil
 from pathlib import Path
 from random import Random
 
@@ -11,13 +12,17 @@ from tests.data.hostile import EXTREMES, ZIPS, hostile_zip, mutate
 
 
 def make_zips(draw: Random, genuine: Genuine, folder: Path) -> Case:
-    """A changed zip, or one made to be hostile, read as a data set or for an explanation."""
+    """A changed zip, or one made to be hostile, read as a data set, for an explanation or to add its images."""
     path = folder / "photos.zip"
     content, words = _zip(draw, genuine)
     path.write_bytes(content)
     if draw.random() < 0.2:
         run = genuine.run("transformers")
         return Case(lambda: command("explain", run, "--data", path, "--limit", 2, "--json"), f"{words}, for explain")
+    if draw.random() < 0.1:
+        run = folder / "run"
+        shutil.copytree(genuine.run("vote"), run)
+        return Case(lambda: command("add", run, path), f"{words}, added to a memory")
     options = {"skip_bad": draw.random() < 0.7, "size": draw.choice((None, 8))}
     return Case(lambda: read_as_data(path, options), f"{words}, read as a data set {options}")
 
