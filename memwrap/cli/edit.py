@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from memwrap.cli.data_options import DataOptions
-from memwrap.cli.evaluate import encoder_of, own_data
+from memwrap.cli.evaluate import encoder_of, keep_evaluation, own_data, remove_evaluations
 from memwrap.cli.show import percent
 from memwrap.cli.terminal import device_named, errors, plain_console, print_json, warn
 from memwrap.data import DataSet, open_data
@@ -68,10 +68,15 @@ def _edit(
 ) -> None:
     """Change the memory, store it, and print the accuracy on the run's test images before and after."""
     data = own_data(folder, run_data, reading)
-    before = _accuracy(folder, model, data)
+    before = _accuracy(_evaluation(folder, model, data))
     facts = change()
     write_edited(folder, model)
-    after = _accuracy(folder, model, data)
+    if isinstance(folder, Run):
+        remove_evaluations(folder)  # those of the memory before
+    evaluation = _evaluation(folder, model, data)
+    if isinstance(folder, Run) and evaluation is not None:
+        keep_evaluation(folder, evaluation)
+    after = _accuracy(evaluation)
     memory = model.remembered
     assert memory is not None
     if as_json:
@@ -85,9 +90,11 @@ def _edit(
         console.print(f"accuracy on the run's test images: {percent(before)} before, {percent(after)} after")
 
 
-def _accuracy(folder: SavedModel, model: MemoryClassifier, data: DataSet | str) -> float | None:
+def _evaluation(folder: SavedModel, model: MemoryClassifier, data: DataSet | str) -> dict[str, Any] | None:
     if not isinstance(folder, Run) or isinstance(data, str) or not len(folder.splits.test):
         return None
-    record = evaluate_run(folder, model, data, None, "test", encoder_of(folder, model))
-    found: float = record["remembered"]["accuracy"]
-    return found
+    return evaluate_run(folder, model, data, None, "test", encoder_of(folder, model))
+
+
+def _accuracy(evaluation: dict[str, Any] | None) -> float | None:
+    return None if evaluation is None else evaluation["remembered"]["accuracy"]

@@ -76,6 +76,12 @@ def keep_evaluation(run: Run, record: dict[str, Any]) -> None:
         warn(str(error))
 
 
+def remove_evaluations(run: Run) -> None:
+    """Remove stored results, which a change of the run's memory has made untrue."""
+    for name in EVALUATIONS.values():
+        (run.path / name).unlink(missing_ok=True)
+
+
 def own_data(run: SavedModel, moved_to: str | None, reading: DataOptions) -> DataSet | str:
     """The run's data, or the reason why it is not available."""
     if not isinstance(run, Run):

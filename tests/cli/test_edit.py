@@ -149,6 +149,23 @@ def test_json_tells_what_was_dropped(voting: Path, original: Trained) -> None:
     assert found["after"] == accuracy(voting)
 
 
+def test_the_stored_evaluation_is_that_of_the_changed_memory(voting: Path, original: Trained) -> None:
+    succeeds("drop", voting, *(name for name in names(voting) if name.startswith("cat/")))
+    stored = record(voting, "evaluation.json")
+    assert stored != record(original.run, "evaluation.json")
+    assert stored == succeeds("evaluate", voting, "--json").json
+
+
+def test_an_evaluation_that_cannot_be_repeated_is_removed(tmp_path: Path) -> None:
+    data = photos(tmp_path / "photos")
+    succeeds("train", data, "--out", tmp_path / "run", *QUICK, "--variant", "vote", "--validation", 4)
+    succeeds("evaluate", tmp_path / "run", "--split", "validation")
+    data.rename(tmp_path / "elsewhere")
+    assert len(list((tmp_path / "run").glob("evaluation*.json"))) == 2
+    succeeds("drop", tmp_path / "run", "#0")
+    assert not list((tmp_path / "run").glob("evaluation*.json"))
+
+
 def test_adding_and_dropping_gives_the_memory_of_before(voting: Path, more: Path, original: Trained) -> None:
     shutil.rmtree(more / "owl")
     succeeds("add", voting, more)
