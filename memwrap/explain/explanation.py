@@ -51,7 +51,7 @@ class Check:
     """The result of removing all samples of weight zero from the memory; true if the prediction stays the same."""
 
     same_prediction: bool
-    logit_difference: float  # the largest, relative to the largest logit, or to 1 if that is smaller
+    logit_difference: float  # the largest, relative to the largest logit, or to 1 if that is smaller; of a vote's shares
     tolerance: float  # what rounding may cause
     kept: int
     left_out: int
@@ -166,9 +166,12 @@ class Explanation:
             return None
         used = self.weights.nonzero().squeeze(1)
         logits = self.ablation.logits_with_only(self.row, used.to(self.ablation.encodings.device)).cpu()
+        found, expected = logits, self.logits
+        if self.decided_by == "vote":  # the logarithm of a tiny share would show how that is rounded, and no more
+            found, expected = found.softmax(0), expected.softmax(0)
         return Check(
             same_prediction=int(predict_classes(logits.unsqueeze(0))) == self.prediction,
-            logit_difference=float((logits - self.logits).abs().max() / self.logits.abs().max().clamp(min=1)),
+            logit_difference=float((found - expected).abs().max() / expected.abs().max().clamp(min=1)),
             tolerance=max(TOLERANCE, EPSILONS * torch.finfo(logits.dtype).eps),
             kept=len(used),
             left_out=self.ablation.memory_size - len(used),

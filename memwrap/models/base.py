@@ -21,8 +21,7 @@ from memwrap.models.pass_limit import PassLimit
 from memwrap.models.record import ModelRecord
 from memwrap.models.surgery.modules import get_logits
 from memwrap.nn.checks import check_images, check_logits
-from memwrap.nn.modes import evaluation_mode
-from memwrap.nn.precision import exact_convolutions, exact_products
+from memwrap.nn.modes import exact_evaluation
 from memwrap.nn.probabilities import Calibration
 from memwrap.nn.reading import MemoryLayer
 from memwrap.nn.tracing import checks_enabled
@@ -151,7 +150,7 @@ class EncoderModel(nn.Module, ABC):
 
         probe: images (B, channels, H, W) and memory (M, channels, H, W) -> (B, C)
         """
-        with evaluation_mode(self), exact_products(probe["images"]), exact_convolutions(probe["images"]):
+        with exact_evaluation(self):
             return self._probe_pass(probe)
 
     @abstractmethod

@@ -11,7 +11,7 @@ from memwrap.data import Images, Progress, track_progress
 from memwrap.data.sources import default_root
 from memwrap.models.base import EncoderModel
 from memwrap.models.inference import encoded_at_once
-from memwrap.nn.modes import evaluation_mode
+from memwrap.nn.modes import exact_evaluation
 from memwrap.storage.encodings import EncodingCache
 from memwrap.storage.fingerprint import fingerprint
 
@@ -39,7 +39,8 @@ class CachedEncoder:
         self.model, self.progress, self.stop = model, progress, stop
         transform = model.get_transform()
         facts = [transform.shape, transform.mean, transform.std, torch.__version__, model.reference.device.type]
-        key = fingerprint(model.encoder.state_dict(), [*facts, type(model.encoder).__qualname__])
+        # With the same weights, encoders may differ in strides, padding or epsilon: repr shows these of every module.
+        key = fingerprint(model.encoder.state_dict(), [*facts, repr(model.encoder)])
         self.cache = EncodingCache(default_root() / FOLDER if folder is None else folder, key)
 
     def encode(self, images: Images) -> Tensor:
@@ -64,7 +65,7 @@ class CachedEncoder:
         model, transform, at_once = self.model, self.model.get_transform(), encoded_at_once(images)
         digests, firsts = list(missing), torch.tensor([rows[0] for rows in missing.values()])
         waiting: dict[bytes, Tensor] = {}
-        with track_progress(self.progress, "encoding images") as report, evaluation_mode(model):
+        with track_progress(self.progress, "encoding images") as report, exact_evaluation(model):
             try:
                 done = 0
                 for pixels in images.batches(torch.split(firsts, at_once)):

@@ -20,8 +20,7 @@ from memwrap.models.samples import ImageSource, read_batches
 from memwrap.nn.checks import check_images, check_keep, check_labels, check_memory_images, check_sizes
 from memwrap.nn.layer import BATCH, MemoryWrap, first_half
 from memwrap.nn.memory import RememberedMemory
-from memwrap.nn.modes import evaluation_mode
-from memwrap.nn.precision import exact_convolutions, exact_products
+from memwrap.nn.modes import evaluation_mode, exact_evaluation
 from memwrap.nn.probabilities import reading_probabilities, temperature_of
 from memwrap.nn.reading import DecidedBy, MemoryLayer, PreparedMemory, Reading
 from memwrap.nn.staleness import WeightSnapshot
@@ -113,7 +112,7 @@ class MemoryClassifier(EncoderModel, ExplainableModel):
         predictions of the memory, effects, flip set and `uncertain` refer to what is left, while indices stay those of
         the whole memory.
         """
-        with evaluation_mode(self), exact_products(self.reference), exact_convolutions(self.reference):
+        with exact_evaluation(self):
             memory = self._usable_memory(images)
             encodings = self.encode(images)
             if keep is None:
@@ -160,7 +159,7 @@ class MemoryClassifier(EncoderModel, ExplainableModel):
         names: Sequence[str] | None,
     ) -> RememberedMemory:
         device, parts = self.reference.device, []
-        with evaluation_mode(self), exact_products(self.reference), exact_convolutions(self.reference):
+        with exact_evaluation(self):
             for images, numbers in read_batches(source, labels, self.transform, chunk_size):
                 is_pixels = images.dtype == torch.uint8
                 inputs = self.get_transform()(images) if is_pixels else images

@@ -11,7 +11,7 @@ from memwrap.metrics import accuracy, predict_classes
 from memwrap.models.base import EncoderModel
 from memwrap.models.classifier import MemoryClassifier
 from memwrap.nn.memory import RememberedMemory
-from memwrap.nn.modes import evaluation_mode
+from memwrap.nn.modes import exact_evaluation
 
 ENCODED_AT_ONCE = 256  # images
 PIXELS_AT_ONCE = 1 << 20  # of these images together
@@ -22,7 +22,7 @@ def encode_all(model: EncoderModel, images: Images, at_once: int | None = None) 
     at_once = at_once or encoded_at_once(images)
     if not len(images):
         return model.reference.new_empty(0, model.in_features)
-    with evaluation_mode(model):
+    with exact_evaluation(model):
         return torch.cat([model.encode(batch) for batch in _prepared(model, images, at_once)])[: len(images)]
 
 
@@ -61,7 +61,7 @@ def accuracy_with_drawn_memory(
 ) -> float:
     """Accuracy on labelled images, with one memory of `size` training images drawn at random."""
     encodings = encode_all(model, test.images)
-    with evaluation_mode(model):
+    with exact_evaluation(model):
         if isinstance(model, MemoryClassifier):
             chosen = RandomMemory(size).draw(training.labels, training.labels, generator)
             memory = model.layer.prepare(encode_all(model, training.images.at(chosen)), training.labels[chosen])

@@ -7,8 +7,7 @@ from torch import Tensor
 
 from memwrap.errors import LoadError
 from memwrap.nn.memory import RememberedMemory
-from memwrap.nn.modes import evaluation_mode
-from memwrap.nn.precision import exact_convolutions, exact_products
+from memwrap.nn.modes import exact_evaluation
 
 if TYPE_CHECKING:
     from memwrap.models.classifier import MemoryClassifier
@@ -34,7 +33,7 @@ def check_memory(model: "MemoryClassifier", rows: Tensor, chunk_size: int = 1) -
     memory = model.remembered
     assert memory is not None
     for chunk in torch.split(rows, chunk_size):
-        with evaluation_mode(model), exact_products(model.reference), exact_convolutions(model.reference):
+        with exact_evaluation(model):
             encodings = model.encode(memory.inputs(chunk, model.get_transform))
         differences = (encodings - memory.encodings[chunk]).abs().amax(1)
         # By sample: one with huge numbers must not excuse the others.

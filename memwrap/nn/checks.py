@@ -111,10 +111,12 @@ def check_norms(name: str, inverse_norms: Tensor) -> None:
         )
 
 
-def check_logits(logits: Tensor) -> None:
-    """logits (B, C): all finite."""
+def check_logits(logits: Tensor, encodings: Tensor | None = None) -> None:
+    """logits (B, C): all finite. encodings (B, D): that they were computed from, unless these were checked before."""
     # The sum is one operation; each row is tested only where it is not finite.
     if not math.isfinite(logits.detach().sum().item()) and bool((bad := ~logits.isfinite().all(-1)).any()):
+        if encodings is not None:
+            check_norms("encodings", encodings.norm(dim=-1).reciprocal())
         raise NonFiniteError(
             f"logits of {int(bad.sum())} of {len(bad)} inputs are not finite although their encodings are; "
             "the head's weights hold NaN or have grown too large: did training diverge?"
@@ -158,6 +160,8 @@ def check_memory_images(memory: Tensor, images: Tensor, channels: int) -> None:
 
 def check_labels(labels: Tensor, images: int, num_classes: int) -> None:
     """labels (M,), integers from 0 to num_classes - 1, one for each image."""
+    if not isinstance(labels, Tensor):
+        raise InputError(f"labels are a {type(labels).__name__}; expected a tensor of integers: torch.tensor(labels)")
     if labels.ndim != 1 or labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
         raise InputError(
             f"labels have shape {tuple(labels.shape)} and dtype {labels.dtype}; expected integers of shape ({images},)"

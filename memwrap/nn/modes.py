@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from memwrap.nn.precision import without_autocast
+from memwrap.nn.precision import exact_convolutions, exact_products, without_autocast
 
 
 @contextmanager
@@ -33,4 +33,12 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
     ):
         if any(module.training for module in model.modules()):  # `eval` writes to each, which takes longer
             model.eval()
+        yield
+
+
+@contextmanager
+def exact_evaluation(model: nn.Module) -> Iterator[None]:
+    """`evaluation_mode` with exact float32 products and convolutions, on GPUs too: for encodings that are kept."""
+    weight = next(model.parameters())
+    with evaluation_mode(model), exact_products(weight), exact_convolutions(weight):
         yield

@@ -14,6 +14,7 @@ from memwrap.nn.checks import (
     ValueCheck,
     check_encodings,
     check_keep,
+    check_labels,
     check_memory,
     check_norms,
 )
@@ -140,10 +141,14 @@ class MemoryLayer(nn.Module, ABC):
     def prepare(self, memory: Tensor, labels: Tensor | None = None) -> PreparedMemory:
         """Compute what depends on a memory (M, D) alone, for as long as it and the layer's weights stay as they are.
 
-        labels (M,): of its samples, if they are known.
+        labels (M,): of its samples, if they are known; integers from 0, on any device.
         """
         if checked := checks_enabled(memory):
             check_memory(memory, self.in_features)
+            if labels is not None:
+                check_labels(labels, len(memory), self.num_classes)
+        if labels is not None:
+            labels = labels.to(memory.device, torch.int64)
         with exact_products(memory):
             keys = self.similarity.vectors(self.compared(memory))
             if checked:

@@ -108,11 +108,13 @@ class VoteLayer(MemoryLayer):
             raise NoMemoryError(
                 "the model has no head, only the vote of a memory: model.remember(images, labels) first"
             )
+        if checks_enabled(encodings):
+            check_encodings(encodings, self.in_features)
         is_convolution = isinstance(self.head, nn.Conv2d)  # a classifier's own, which takes (B, D, 1, 1)
         logits: Tensor = self.head(encodings[..., None, None] if is_convolution else encodings)
         logits = logits.flatten(1) if is_convolution else logits
         if checks_enabled(encodings):
-            check_logits(logits)
+            check_logits(logits, encodings)
         return logits
 
     def classify(

@@ -31,10 +31,14 @@ class EncodingCache:
 
     def find(self, digests: Sequence[bytes], length: int) -> dict[bytes, Tensor]:
         """The encodings of this length that are there, by digest."""
-        if not self.path.exists():
-            return {}
+        with self._tolerant():
+            if self.path.exists():
+                return self._find(digests, length)
+        return {}
+
+    def _find(self, digests: Sequence[bytes], length: int) -> dict[bytes, Tensor]:
         found: dict[bytes, Tensor] = {}
-        with self._tolerant(), self._open() as database:
+        with self._open() as database:
             # Another process may have just made the file.
             if not database.execute("SELECT name FROM sqlite_master WHERE name = 'encodings'").fetchall():
                 return {}

@@ -232,6 +232,13 @@ def test_a_vote_by_hand() -> None:
     assert explanation.check() == Check(True, near(0), tolerance=1e-4, kept=3, left_out=2)
 
 
+@pytest.mark.parametrize(("shares", "holds"), [((1 - 2e-7, 2e-7), True), ((0.999, 0.001), False)])
+def test_a_vote_is_checked_by_shares_and_not_by_their_logarithms(shares: tuple[float, float], holds: bool) -> None:
+    (explanation,) = voting(RIGHT, labels=[0] * len(LABELS))
+    assert explanation.votes.tolist() == near([1.0, 0.0])
+    assert bool(replace(explanation, logits=tensor(shares).double().log()).check()) is holds
+
+
 def test_a_classifier_next_to_a_memory_by_hand() -> None:
     for head, prediction in ((SAME, 0), (TURNED, 1)):
         (explanation,) = voting(RIGHT, decide="head", head=head)

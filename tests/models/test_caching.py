@@ -135,7 +135,12 @@ def change_deviation(model: memwrap.MemoryClassifier) -> None:
     model.transform = Transform((3, 8, 8), mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.31))
 
 
-CHANGES = [change_a_weight, change_statistics, change_colours, change_deviation]
+def change_epsilon(model: memwrap.MemoryClassifier) -> None:
+    norm = next(each for each in model.encoder.modules() if isinstance(each, torch.nn.BatchNorm2d))
+    norm.eps = 1e-2
+
+
+CHANGES = [change_a_weight, change_statistics, change_epsilon, change_colours, change_deviation]
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -184,6 +189,14 @@ def test_a_cache_that_cannot_be_used_only_takes_time(
             found, sizes = encoded(model, pixels, tmp_path)
         assert torch.equal(found, expected)
         assert sizes == [4, 4, 2]
+
+
+def test_a_folder_of_an_impossible_name_only_takes_time(
+    model: memwrap.MemoryClassifier, pixels: Tensor, tmp_path: Path
+) -> None:
+    with pytest.warns(MemwrapWarning, match="the cache of encodings cannot be used"):
+        found, _ = encoded(model, pixels, tmp_path / ("long" * 99))
+    assert torch.equal(found, encode_all(model, InMemoryImages(pixels), AT_ONCE))
 
 
 # Stopped

@@ -1,5 +1,8 @@
 """Many images through a trained model: the same as a few at a time, and nothing of the model is changed."""
 
+from functools import partial
+from pathlib import Path
+
 import pytest
 import torch
 from torch.testing import assert_close
@@ -7,6 +10,7 @@ from torch.testing import assert_close
 import memwrap
 from memwrap.data import InMemoryImages, LabelledImages, RandomMemory, Transform
 from memwrap.errors import SettingsError
+from memwrap.models.caching import CachedEncoder
 from memwrap.models.inference import accuracy_with_drawn_memory, encode_all, remember
 from memwrap.models.loading import Model
 from memwrap.nn.modes import evaluation_mode
@@ -60,6 +64,22 @@ def test_encodings_are_exact_under_autocast_and_can_be_trained_on_afterwards(pix
     assert_close(encodings, encode_all(model, InMemoryImages(pixels)), atol=0, rtol=0)
     assert not encodings.requires_grad
     assert not encodings.is_inference()
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_reduced_precision_is_off_while_images_are_encoded(
+    pixels: torch.Tensor, cached: bool, tmp_path: Path
+) -> None:
+    model, before = new_model(), torch.backends.mkldnn.conv.fp32_precision
+    seen = []
+    model.encoder.register_forward_hook(lambda *_: seen.append(torch.backends.mkldnn.conv.fp32_precision))
+    try:
+        torch.backends.mkldnn.conv.fp32_precision = "tf32"
+        (CachedEncoder(model, tmp_path).encode if cached else partial(encode_all, model))(InMemoryImages(pixels))
+        assert set(seen) == {"ieee"}
+        assert torch.backends.mkldnn.conv.fp32_precision == "tf32"
+    finally:
+        torch.backends.mkldnn.conv.fp32_precision = before
 
 
 def test_a_remembered_memory_is_the_pixels_with_labels_and_names(pixels: torch.Tensor) -> None:

@@ -320,6 +320,29 @@ def test_encodings_that_cannot_be_compared_are_refused(
         for use in (layer, layer.read):
             with pytest.raises(InputError, match=re.escape(words)):
                 use(encodings, prepared)
+    with pytest.raises(InputError, match=re.escape(words)):
+        layer(encodings)
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        ([0, 1, 2], "labels are a list"),
+        (torch.tensor([0, 1]), "memory holds 3 images but 2 labels"),
+        (torch.tensor([0, 1, CLASSES]), "labels go from 0 to 4"),
+        (torch.tensor([0, -1, 1]), "labels go from -1 to 1"),
+        (torch.tensor([0.0, 1.0, 2.0]), "dtype torch.float32"),
+    ],
+)
+def test_labels_that_name_no_class_are_refused(labels: Any, words: str) -> None:
+    with pytest.raises(InputError, match=re.escape(words)):
+        VoteLayer(FEATURES, CLASSES).prepare(torch.randn(3, FEATURES), labels)
+
+
+def test_labels_of_a_small_type_vote_like_others() -> None:
+    layer, (encodings, memory, labels) = VoteLayer(FEATURES, CLASSES), drawn(9)
+    small = layer.read(encodings, layer.prepare(memory, labels.to(torch.uint8)))
+    assert_close(small.votes, layer.read(encodings, layer.prepare(memory, labels)).votes, atol=0, rtol=0)
 
 
 def test_numbers_that_are_not_finite_do_not_stay_silent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -331,7 +354,7 @@ def test_numbers_that_are_not_finite_do_not_stay_silent(monkeypatch: pytest.Monk
         for use in (layer, layer.read):
             with pytest.raises(NonFiniteError, match=re.escape("(the first is number 3)")):
                 use(bad, prepared)
-    with pytest.raises(NonFiniteError, match="logits of 1 of 5"):
+    with pytest.raises(NonFiniteError, match=re.escape("encodings: 1 of 5 vectors")):
         layer(bad)
     memory = memory.clone()
     memory[4, 0] = torch.inf

@@ -12,8 +12,7 @@ from memwrap.errors import InputError, NoMemoryError
 from memwrap.explain.model import ExplainableModel
 from memwrap.metrics import predict_classes
 from memwrap.nn.memory import RememberedMemory
-from memwrap.nn.modes import evaluation_mode
-from memwrap.nn.precision import exact_convolutions, exact_products
+from memwrap.nn.modes import exact_evaluation
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,8 +72,7 @@ class PredictedLogit:
 @contextmanager
 def with_gradients(model: ExplainableModel) -> Iterator[None]:
     """Evaluation mode in full precision, with gradients for those who ask; afterwards all modes are as before."""
-    reference = model.reference
-    with evaluation_mode(model), torch.enable_grad(), exact_products(reference), exact_convolutions(reference):
+    with exact_evaluation(model), torch.enable_grad():
         yield
 
 
