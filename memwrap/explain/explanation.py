@@ -51,7 +51,7 @@ class Check:
     """The result of removing all samples of weight zero from the memory; true if the prediction stays the same."""
 
     same_prediction: bool
-    logit_difference: float  # the largest, relative to the largest logit, or to 1 if that is smaller; of a vote's shares
+    logit_difference: float  # the largest, relative to the largest logit or to 1 if that is smaller; of a vote's shares
     tolerance: float  # what rounding may cause
     kept: int
     left_out: int

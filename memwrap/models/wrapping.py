@@ -242,14 +242,15 @@ def _probed(
     trial = copy_of(classifier)
     with forbid_calls(classifier), preserve_random_state(classifier):
         images = probe_images(trial, example)
-        if layer == "":
-            return images, whole_network(trial, images)
-        try:
-            return images, find_last_layer(trial, images, layer)
-        except NoLastLayerError as error:
-            if num_classes is None:
-                raise WrapError(f"{error}, or say how many classes there are: num_classes=10") from error
-            return images, whole_network(trial, images)
+        if layer != "":
+            try:
+                return images, find_last_layer(trial, images, layer)
+            except NoLastLayerError:
+                if num_classes is None:
+                    raise
+        elif num_classes is None:
+            raise InputError('num_classes is missing; with layer="", say how many classes there are: num_classes=10')
+        return images, whole_network(trial, images)
 
 
 def _check_copy(classifier: nn.Module, duplicate: nn.Module, images: Tensor) -> None:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -284,6 +285,20 @@ def test_a_backbone_without_a_number_of_classes_is_refused_with_what_to_do(kind:
             use()
     with pytest.raises(InputError, match="decide='vote'"):
         memwrap.attach(backbone, num_classes=3)
+
+
+@pytest.mark.parametrize("kind", ["cosine", "convolution before pooling"])
+def test_a_classifier_of_another_kind_of_head_is_not_taken_for_a_backbone(kind: str) -> None:
+    classifier = networks.OwnHead() if kind == "cosine" else squeezenet()
+    for use in (memwrap.wrap, partial(memwrap.attach, decide="vote")):
+        with pytest.raises(WrapError, match="no linear layer's output is the model's output"):
+            use(classifier, num_classes=3)
+
+
+def test_an_output_named_as_the_encoding_does_not_say_how_many_classes_there_are() -> None:
+    for use in (memwrap.wrap, partial(memwrap.attach, decide="vote")):
+        with pytest.raises(InputError, match="num_classes=10"):
+            use(networks.Plain(), layer="")
 
 
 def test_any_output_can_be_named_as_the_encoding() -> None:

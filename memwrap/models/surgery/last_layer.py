@@ -75,7 +75,12 @@ def find_last_layer(classifier: nn.Module, images: Tensor, layer: str | None = N
         )
     others = [name for name, record in records.items() if name not in objections and _has_weights(record)]
     whole = [name for name in others if _objection(classifier, images, name, records[name], logits) is None]
-    headless = not any(_is_linear(record) and _alike(record, logits) for record in records.values())
+    headless = not (
+        any(_is_linear(record) and _alike(record, logits) for record in records.values())
+        # A head of another kind has another width than its input; a normalisation, which may end a backbone, has not.
+        or any(records[name].inputs[0][1] != logits.shape[1] for name in whole)
+        or getattr(classifier, "num_classes", None) == logits.shape[1]
+    )
     averaged = _averaged(records, logits)
     refusal = _refusal(objections, whole, headless, averaged, records, logits)
     raise (NoLastLayerError if headless and not averaged else WrapError)(refusal)
@@ -217,7 +222,7 @@ def _refusal(
     if headless:
         message += (
             f", nor does one give {logits.shape[1]} values for each image: if the classifier lacks its last layer, "
-            "like timm's with num_classes=0, create it with one"
+            "like timm's with num_classes=0, create it with one, or say how many classes there are: num_classes=10"
         )
     if not objections:
         message = "the classifier has no linear layer; give one that ends in a linear layer, which the memory replaces"
