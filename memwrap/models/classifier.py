@@ -14,7 +14,7 @@ from memwrap.explain.explanation import Explanation, explain
 from memwrap.explain.model import ExplainableModel
 from memwrap.models.base import EncoderModel, Origin
 from memwrap.models.memory_check import check_memory, draw_rows
-from memwrap.models.memory_state import memory_from, memory_tensors, take_tensors
+from memwrap.models.memory_state import memory_tensors, restore_tensors, take_tensors
 from memwrap.models.record import ModelRecord
 from memwrap.models.samples import ImageSource, read_batches
 from memwrap.nn.checks import check_images, check_keep, check_labels, check_memory_images, check_sizes
@@ -36,8 +36,8 @@ class MemoryClassifier(EncoderModel, ExplainableModel):
 
     In training a memory is given with each batch, and encoded in a pass of its own: batch normalisation never mixes the
     two. For inference `remember` encodes one memory once. A vote is trained without a memory: `model(images)`.
-    memory_in_state_dict: whether state_dict() holds the remembered memory, too, so that checkpoints of other libraries
-    bring it back; False by default.
+    memory_in_state_dict: whether state_dict() holds the remembered memory, too, with its classes, scale and
+    calibration, so that checkpoints of other libraries bring it back; False by default.
     """
 
     layer: MemoryLayer
@@ -235,7 +235,7 @@ class MemoryClassifier(EncoderModel, ExplainableModel):
         """What `save` stores: settings (JSON values) and tensors, with the remembered memory."""
         self._check_fresh()
         settings, parts = super().pack(record, probe)
-        take_tensors(parts["weights"], "")  # the memory has a file of its own
+        take_tensors(parts["weights"])  # the memory has a file of its own
         if self.remembered is None:
             return settings, parts
         try:
@@ -343,8 +343,8 @@ class MemoryClassifier(EncoderModel, ExplainableModel):
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        if self.memory_in_state_dict and self.remembered is not None:
-            destination.update({prefix + key: tensor for key, tensor in memory_tensors(self.remembered).items()})
+        if self.memory_in_state_dict:
+            destination.update({prefix + key: tensor for key, tensor in memory_tensors(self).items()})
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
         self._loaded_memory = take_tensors(state_dict, prefix)
@@ -364,5 +364,5 @@ def _restore_loaded(model: MemoryClassifier, _incompatible: object) -> None:
     """Restore a memory that came with a state_dict, once the weights that it belongs to are loaded."""
     if model._loaded_memory:
         found, model._loaded_memory = model._loaded_memory, {}
-        model.restore(memory_from(found, model.reference.device))
+        restore_tensors(model, found)
         model.memory_in_state_dict = True

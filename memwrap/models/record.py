@@ -9,6 +9,7 @@ from memwrap.data.transform import Transform
 from memwrap.encoders.arguments import MAX_NUMBER, MAX_TEXT, check_plain
 from memwrap.models.architectures import Architecture
 from memwrap.nn.probabilities import Calibration
+from memwrap.nn.reading import DecidedBy
 from memwrap.storage.validation import Record
 
 MAX_SIDE = 2**14 - 1  # pixels: a WebP, as reports hold, has no more
@@ -54,6 +55,17 @@ class ClassifierRecord(Record):
     layer: Name  # the name of the layer that was removed
     num_classes: int = Field(ge=1, le=MAX_NUMBER)
     image_shape: Annotated[tuple[Side, Side, Side], AfterValidator(_check_shape)]
+
+
+class MemoryRecord(Record):
+    """What a state_dict that holds a memory says about it: what the weights alone do not tell of its predictions."""
+
+    names: Annotated[tuple[Name, ...], Field(max_length=MAX_NAMES)] | None
+    classes: Annotated[tuple[Name, ...], Field(max_length=MAX_NAMES)] | None
+    num_classes: int = Field(ge=1, le=MAX_NUMBER)
+    decided_by: DecidedBy
+    scale: float
+    calibration: Calibration | None
 
 
 class ModelRecord(Record, extra="ignore"):

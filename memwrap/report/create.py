@@ -15,6 +15,7 @@ from memwrap.errors import InputError, NoMemoryError
 from memwrap.explain.attribution import Attribution, Deletion, deletion, heatmaps, positive_map
 from memwrap.explain.record import ExplanationRecord, MemoryImageRecord, heatmap_record
 from memwrap.models.classifier import MemoryClassifier
+from memwrap.models.memory_state import take_tensors
 from memwrap.nn.memory import RememberedMemory
 from memwrap.nn.precision import exact_convolutions, exact_products
 from memwrap.report.pictures import exact_uri, heat_colours, heatmap_pixels, small_uri
@@ -157,7 +158,9 @@ def model_hash(model: MemoryClassifier) -> str:
     settings: list[Any] = [model.layer_settings(), model.classes, calibration]
     if (transform := model.transform) is not None:
         settings += [transform.shape, transform.mean, transform.std]
-    return fingerprint(model.state_dict(), settings)
+    weights = dict(model.state_dict())
+    take_tensors(weights)
+    return fingerprint(weights, settings)
 
 
 def memory_hash(model: MemoryClassifier) -> str:

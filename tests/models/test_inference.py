@@ -67,9 +67,7 @@ def test_encodings_are_exact_under_autocast_and_can_be_trained_on_afterwards(pix
 
 
 @pytest.mark.parametrize("cached", [False, True])
-def test_reduced_precision_is_off_while_images_are_encoded(
-    pixels: torch.Tensor, cached: bool, tmp_path: Path
-) -> None:
+def test_reduced_precision_is_off_while_images_are_encoded(pixels: torch.Tensor, cached: bool, tmp_path: Path) -> None:
     model, before = new_model(), torch.backends.mkldnn.conv.fp32_precision
     seen = []
     model.encoder.register_forward_hook(lambda *_: seen.append(torch.backends.mkldnn.conv.fp32_precision))

@@ -11,6 +11,9 @@ from torch.testing import assert_close
 
 import memwrap
 from memwrap import InputError, MemoryClassifier, StaleMemoryError, Transform, encoders
+from memwrap.nn.calibration import fit_vote_calibration
+from memwrap.nn.similarity import CosineSimilarity
+from memwrap.report.create import model_hash
 from memwrap.storage import checkpoint
 
 TRANSFORM = Transform((3, 8, 8), mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.3))
@@ -77,6 +80,44 @@ def test_a_memory_comes_back_through_a_module_around_the_model(
     assert list(other.state_dict()) == list(outer.state_dict())
 
 
+def test_what_was_chosen_and_added_later_comes_back_with_a_memory(tmp_path: Path) -> None:
+    model, other = new_model("vote"), new_model("vote")
+    model.classes = ("ant", "bee", "cow", "dog")
+    model.layer.similarity = CosineSimilarity(3.0)
+    assert model.add_class("eel") == 4
+    images, labels = torch.randn(15, 3, 8, 8), torch.arange(15) % 5
+    model.remember(images, labels)
+    calibration_images = torch.randn(40, 3, 8, 8)
+    with torch.no_grad():
+        reading = model.read(calibration_images)
+    head = nn.functional.pad(reading.head_logits, (0, 1))
+    known = torch.arange(40) % 5
+    model.calibration = fit_vote_calibration(reading.votes, head, reading.similarity, known)
+    model.memory_in_state_dict = True
+    other.load_state_dict(stored(model.state_dict(), tmp_path / "state.pt"))
+    assert torch.equal(other.predict(images), model.predict(images))
+    assert other.classes == ("ant", "bee", "cow", "dog", "eel")
+    (ours,), (theirs,) = other.explain(images[:1]), model.explain(images[:1])
+    assert torch.equal(ours.weights, theirs.weights)
+    assert torch.equal(ours.probabilities, theirs.probabilities)
+
+
+def test_a_memory_that_another_kind_of_model_decides_by_is_refused(images: Tensor, labels: Tensor) -> None:
+    classifier = encoders.create("tiny", num_classes=4)
+    voting, deciding = (memwrap.attach(classifier, decide=decide) for decide in ("vote", "head"))
+    voting.remember(torch.randn(12, 3, 8, 8), labels)
+    voting.memory_in_state_dict = True
+    with pytest.raises(InputError, match="decided by the vote"):
+        deciding.load_state_dict(voting.state_dict())
+
+
+def test_the_hash_of_a_model_is_without_its_memory(model: MemoryClassifier, memory: Tensor) -> None:
+    model.remember(memory, [0] * 12)
+    before = model_hash(model)
+    model.memory_in_state_dict = True
+    assert model_hash(model) == before
+
+
 def test_a_memory_of_another_size_replaces_the_one_there(
     model: MemoryClassifier, memory: Tensor, images: Tensor
 ) -> None:
@@ -116,7 +157,8 @@ def test_by_default_a_state_holds_no_memory(model: MemoryClassifier, memory: Ten
     model.remember(memory, [0] * 12)
     assert list(model.state_dict()) == before
     model.memory_in_state_dict = True
-    assert set(model.state_dict()) - set(before) == {"remembered.images", "remembered.labels", "remembered.encodings"}
+    parts = ("images", "labels", "encodings", "record")
+    assert set(model.state_dict()) - set(before) == {f"remembered.{part}" for part in parts}
     model.forget()
     assert list(model.state_dict()) == before
 
@@ -139,6 +181,8 @@ def test_weights_without_a_memory_make_the_one_there_stale(
         ({"labels": torch.zeros(11, dtype=torch.int64)}, "11 labels"),
         ({"encodings": torch.zeros(12, 127)}, "(12, 127)"),
         ({"images": torch.zeros(12, 1, 8, 8)}, "(12, 1, 8, 8)"),
+        ({"record": torch.zeros(3, dtype=torch.uint8)}, "damaged or incomplete"),
+        ({"other": torch.zeros(3)}, "'other'"),
     ],
 )
 def test_a_memory_that_makes_no_sense_is_refused(
