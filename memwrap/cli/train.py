@@ -127,7 +127,8 @@ def chosen_settings(data: str, recipe: str | None, config: Path | None, flags: d
     chosen = choose_settings(data, given, recipe or named, _origin(config, flags))
     if chosen.reason:
         errors.print(chosen.reason)
-    warn(*without_effect(chosen.settings, given))
+    is_run = config is not None and config.suffix == ".json"  # which holds all settings, those without effect, too
+    warn(*without_effect(chosen.settings, flags if is_run else given))
     return chosen.recipe, chosen.settings
 
 

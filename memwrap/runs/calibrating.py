@@ -13,9 +13,8 @@ from memwrap.nn.modes import evaluation_mode
 from memwrap.nn.probabilities import Calibration, TemperatureCalibration, head_logits_for
 from memwrap.nn.reading import Reading
 from memwrap.nn.similarity import CosineSimilarity
+from memwrap.nn.voting import SCALES, choose_vote
 
-SCALES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
-TOLERANCE = 0.005  # of accuracy, for the sake of fewer images
 MOST_COMPARED = 2000  # memory images that choose a scale by leave-one-out
 LEAST = 30  # images: fewer say nothing about probabilities
 
@@ -28,17 +27,15 @@ def choose_scale(model: MemoryClassifier, held_out: Encoded) -> None:
     """
     memory = model.remembered
     assert memory is not None
-    tried = []
+    accuracies, images = [], []
     with evaluation_mode(model):
         for scale in SCALES:
             model.layer.similarity = CosineSimilarity(scale)
             reading, labels = _read_held_out(model, memory, held_out)
             assert reading.votes is not None
-            used = float((reading.weights > 0).sum(1).double().mean())
-            tried.append((accuracy(predict_classes(reading.votes), labels), used, scale))
-    best = max(found for found, _, _ in tried)
-    _, _, chosen = min((used, -found, scale) for found, used, scale in tried if found >= best - TOLERANCE)
-    model.layer.similarity = CosineSimilarity(chosen)
+            accuracies.append(accuracy(predict_classes(reading.votes), labels))
+            images.append(float((reading.weights > 0).sum(1).double().mean()))
+    model.layer.similarity = CosineSimilarity(SCALES[choose_vote(accuracies, images)])
     memory.prepare(model.layer)
 
 
@@ -46,9 +43,10 @@ def _read_held_out(model: MemoryClassifier, memory: RememberedMemory, held_out: 
     """A reading of images that are not in the memory that they are compared with, and their labels (N,)"""
     if len(held_out):
         return model.layer.read(held_out.encodings, memory.prepared), held_out.labels
-    rows = torch.arange(len(memory), device=memory.labels.device)[:MOST_COMPARED]
+    count = min(len(memory), MOST_COMPARED)
+    rows = torch.arange(count, device=memory.labels.device) * len(memory) // count  # spread, as classes may be in order
     others = torch.ones(len(rows), len(memory), dtype=torch.bool, device=rows.device)
-    others[rows, rows] = False
+    others[torch.arange(count, device=rows.device), rows] = False
     return model.layer.read(memory.encodings[rows], memory.prepared, others), memory.labels[rows]
 
 

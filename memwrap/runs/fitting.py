@@ -22,16 +22,11 @@ from memwrap.runs.splits import split
 from memwrap.training.building import new_model
 from memwrap.training.fitting import FittedLayer, choose_layer
 from memwrap.training.recipes import resolve_settings
-from memwrap.training.settings import ResolvedSettings, Settings
+from memwrap.training.settings import ResolvedSettings, Settings, is_fitted
 from memwrap.training.trainer import Progress
 
 FITS = ("crop", "stretch")  # that are compared
 MOST_COMPARED = 1000  # training images that choose between them
-
-
-def is_fitted(settings: Settings) -> bool:
-    """Whether the last layer of these settings is fitted to encodings, and not trained by steps."""
-    return settings.freeze and settings.variant == "vote"
 
 
 @dataclass(kw_only=True)
@@ -59,7 +54,7 @@ class FittedTraining(RunTraining):
         except Interrupted:
             return False  # what was encoded is in the cache
         fitted = _fit(encodings, images.labels, len(self.run.classes), settings)
-        _set_layer(model, fitted, settings)
+        _set_layer(model, fitted)
         chosen = remembered_indices(images.labels, settings)
         remember_encoded(model, images.at(chosen), encodings[chosen.to(encodings.device)])
         model.calibration = _calibration(fitted)
@@ -107,18 +102,18 @@ def _held_out_accuracy(data: DataSet, settings: Settings, device: torch.device |
 
 def _fit(encodings: Tensor, labels: Tensor, classes: int, settings: ResolvedSettings) -> FittedLayer:
     draws = generator(settings.seed, "folds")
-    return choose_layer(encodings, labels.to(encodings.device), classes, draws, settings.epochs)
+    return choose_layer(encodings, labels.to(encodings.device), classes, draws, settings.epochs, settings.scale)
 
 
-def _set_layer(model: MemoryClassifier, fitted: FittedLayer, settings: ResolvedSettings) -> None:
+def _set_layer(model: MemoryClassifier, fitted: FittedLayer) -> None:
     """Replace the model's layer by the fitted one."""
     projection = fitted.projection
     layer = VoteLayer(
         model.in_features,
         model.layer.num_classes,
         project=None if projection is None else len(projection.bias),
-        scale=fitted.scale if settings.scale is None else settings.scale,
-        decide="vote" if fitted.decide == "vote" else "head",
+        scale=fitted.scale,
+        decide=fitted.decide,
     ).to(model.reference)
     with torch.no_grad():
         head: torch.nn.Linear = layer.head  # type: ignore[assignment]

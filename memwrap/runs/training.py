@@ -17,7 +17,7 @@ from memwrap.models.record import ModelRecord
 from memwrap.runs.base import RunTraining, remembered_indices, training_state
 from memwrap.runs.calibrating import calibrate, choose_scale
 from memwrap.runs.drawn import encoded
-from memwrap.runs.fitting import FittedTraining, is_fitted
+from memwrap.runs.fitting import FittedTraining
 from memwrap.runs.record import Session, TrainingState, new_record, versions
 from memwrap.runs.run import METRICS, Run, create_run, refuse_if_taken
 from memwrap.runs.splits import Splits, split
@@ -25,7 +25,7 @@ from memwrap.storage import checkpoint, log
 from memwrap.storage.validation import parse
 from memwrap.training.building import new_model
 from memwrap.training.recipes import encoder_for, resolve_settings
-from memwrap.training.settings import ResolvedSettings, Settings
+from memwrap.training.settings import ResolvedSettings, Settings, is_fitted
 from memwrap.training.state import check_finite, optimizer_tensors, restore_optimizer
 from memwrap.training.trainer import EpochMetrics, Progress, StepMetrics, Trainer, precision_on
 

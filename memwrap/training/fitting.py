@@ -6,7 +6,6 @@ by images that were held out. N images, D length of an encoding, C classes, H he
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -18,6 +17,8 @@ from memwrap.metrics.checks import check_classes, check_count, check_lengths, ch
 from memwrap.nn.attention import sparsemax
 from memwrap.nn.precision import exact_linear, exact_products, to_full_precision
 from memwrap.nn.similarity import EPSILON, CosineSimilarity
+from memwrap.nn.vote_layer import Decide
+from memwrap.nn.voting import SCALES, choose_vote, sum_by_label
 
 MOST_COMPARED = 2000  # images that take part in choosing; all take part in the final fit
 FEWEST_COMPARED = 10  # held-out images: fewer decide nothing, and the defaults below are used
@@ -35,12 +36,8 @@ PATIENCE = 2  # penalties without a lower loss, after which weaker ones are not 
 
 # None: the plain encodings. Weaker ones suit the images that they are fitted to, and classes added later less.
 SHRINKAGES = (None, 2.0)
-SCALES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 DEFAULT_SCALE = 4.0
-VOTE_TOLERANCE = 0.005
 DECIDE_TOLERANCE = 0.01  # what a vote may lose to the head: it shows the images that decided
-
-Decide = Literal["vote", "classifier"]
 
 
 @dataclass(frozen=True)
@@ -175,20 +172,27 @@ def draw_folds(labels: Tensor, count: int, generator: torch.Generator) -> Tensor
 
 @torch.no_grad()
 def choose_layer(
-    encodings: Tensor, labels: Tensor, num_classes: int, generator: torch.Generator, iterations: int = 200
+    encodings: Tensor,
+    labels: Tensor,
+    num_classes: int,
+    generator: torch.Generator,
+    iterations: int = 200,
+    scale: float | None = None,
 ) -> FittedLayer:
     """Fit a layer to encodings (N, D) with labels (N,); held-out images choose all that can be chosen.
 
     The head's penalty, the projection and the scale of the vote, and which of the two decides. An image that is the
     only one of its class is never held out. With fewer than 10 others, nothing is chosen: there are defaults.
+    scale: of the vote, which is not chosen then.
     """
     encodings, labels = _check_labelled(encodings, labels, num_classes)
     compared = _draw_compared(labels.cpu(), generator).to(labels.device)
     trial = _new_trial(encodings[compared], labels[compared], num_classes, generator)
     choosing = len(trial.held_out) >= FEWEST_COMPARED
     head = _choose_head(trial, STRENGTHS if choosing else (DEFAULT_STRENGTH,), iterations)
-    votes = _try_votes(trial, SHRINKAGES if choosing else (None,), SCALES if choosing else (DEFAULT_SCALE,))
-    vote = _choose_vote(votes)
+    scales = (SCALES if choosing else (DEFAULT_SCALE,)) if scale is None else (scale,)
+    votes = _try_votes(trial, SHRINKAGES if choosing else (None,), scales)
+    vote = votes[choose_vote([each.accuracy for each in votes], [each.used_images for each in votes])]
     penalty = 1 / (len(labels) * head.strength)
     any_held_out = len(trial.held_out) > 0
     plain = max(each.accuracy for each in votes if each.shrinkage is None)
@@ -197,7 +201,7 @@ def choose_layer(
         projection=None if vote.shrinkage is None else whiten(encodings, labels, vote.shrinkage),
         shrinkage=vote.shrinkage,
         scale=vote.scale,
-        decide="classifier" if choosing and vote.accuracy < head.accuracy - DECIDE_TOLERANCE else "vote",
+        decide="head" if choosing and vote.accuracy < head.accuracy - DECIDE_TOLERANCE else "vote",
         penalty=penalty,
         scores=LayerScores(head.accuracy, vote.accuracy, plain, vote.used_images)
         if any_held_out
@@ -310,20 +314,13 @@ def _try_votes(trial: _Trial, shrinkages: tuple[float | None, ...], scales: tupl
     return tried
 
 
-def _choose_vote(tried: list[_TriedVote]) -> _TriedVote:
-    """Of those as good as the best: the one that uses the fewest images."""
-    least = max(each.accuracy for each in tried) - VOTE_TOLERANCE
-    good = [each for each in tried if each.accuracy >= least]
-    return min(good, key=lambda each: each.used_images)
-
-
 def _try_vote(trial: _Trial, shrinkage: float | None, scale: float, cosines: Tensor) -> _TriedVote:
     """cosines (H, N), -inf for images that are not in the memory"""
     if len(cosines) == 0:
         votes = cosines.new_zeros(0, trial.num_classes)
         return _TriedVote(shrinkage, scale, votes, cosines.new_zeros(0), accuracy=0.0, used_images=0.0)
     weights = sparsemax(scale * cosines)
-    votes = weights @ functional.one_hot(trial.labels, trial.num_classes).to(weights.dtype)
+    votes = sum_by_label(weights, trial.labels, trial.num_classes)
     used = float((weights > 0).sum(1).double().mean())
     return _TriedVote(shrinkage, scale, votes, cosines.amax(1), trial.accuracy(votes), used)
 

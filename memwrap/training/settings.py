@@ -250,15 +250,41 @@ _ONLY_WITH = {
     **dict.fromkeys(("project", "scale", "remember"), ("variant", (*VARIANTS[:2], "vote"))),
 }
 
+# Those of training by steps alone, and the length of a projection, which a fitted one gets from the encoder.
+_ONLY_TRAINED = (
+    "project",
+    "batch_size",
+    "optimizer",
+    "lr",
+    "momentum",
+    "weight_decay",
+    "clip",
+    "schedule",
+    "drops",
+    "warmup",
+    "label_smoothing",
+    "augment",
+)
+
+
+def is_fitted(settings: Settings) -> bool:
+    """Whether the last layer of these settings is fitted to encodings, and not trained by steps."""
+    return settings.freeze and settings.variant == "vote"
+
 
 def without_effect(settings: Settings, given: Iterable[str]) -> list[str]:
     """Which of the given settings, by name, change nothing because of another one."""
-    return [
-        f"{name} has no effect with {other} {getattr(settings, other)}"
+    reasons = {
+        name: f"with {other} {getattr(settings, other)}"
         for name, (other, values) in _ONLY_WITH.items()
-        if name in given
-        and getattr(settings, other) not in values
-        and getattr(settings, name) != Settings.model_fields[name].default
+        if getattr(settings, other) not in values
+    }
+    if is_fitted(settings):
+        reasons.update(dict.fromkeys(_ONLY_TRAINED, "on a vote of a frozen encoder, which is fitted, not trained"))
+    return [
+        f"{name} has no effect {reason}"
+        for name, reason in reasons.items()
+        if name in given and getattr(settings, name) != Settings.model_fields[name].default
     ]
 
 

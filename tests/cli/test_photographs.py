@@ -19,7 +19,7 @@ SMALL = ("--size", 32)
 def by_classifier(monkeypatch: pytest.MonkeyPatch, photographed: Trained, out: Path) -> Path:
     """A run whose vote was found to be worse than its last layer."""
     choose = fitting.choose_layer
-    monkeypatch.setattr(fitting, "choose_layer", lambda *given: replace(choose(*given), decide="classifier"))
+    monkeypatch.setattr(fitting, "choose_layer", lambda *given: replace(choose(*given), decide="head"))
     result = succeeds("train", photographed.data, "--out", out, *SMALL, "--fit", "crop")
     assert "the last layer decides, as the vote of the images is more than a point worse" in result.err
     assert "decided by the classifier, without the memory images" in result.out

@@ -17,8 +17,9 @@ from memwrap.models.loading import Model
 from memwrap.nn.calibration import VoteCalibration
 from memwrap.nn.probabilities import TemperatureCalibration
 from memwrap.nn.similarity import CosineSimilarity
+from memwrap.nn.voting import SCALES, TOLERANCE
 from memwrap.runs import calibrating
-from memwrap.runs.calibrating import LEAST, SCALES, TOLERANCE, calibrate, choose_scale
+from memwrap.runs.calibrating import LEAST, calibrate, choose_scale
 
 CLASSES, SIDE = 4, 8
 TRANSFORM = Transform((3, SIDE, SIDE), mean=(0.5,) * 3, std=(0.25,) * 3)
@@ -70,14 +71,14 @@ def slow_sparsemax(scores: Tensor) -> Tensor:
     return (scores - threshold).clamp(min=0)
 
 
-def slow_choice(encodings: Tensor, labels: Tensor, memory: Tensor, own: Tensor, leave_out: bool) -> float:
-    """The scale, by votes of one image after the other."""
+def slow_choice(encodings: Tensor, labels: Tensor, memory: Tensor, own: Tensor, places: Tensor | None) -> float:
+    """The scale, by votes of one image after the other. places: of the images in the memory, to be left out."""
     tried = []
     cosines = functional.normalize(encodings.double()) @ functional.normalize(memory.double()).mT
     for scale in SCALES:
         right, used = 0, 0
         for row, label in enumerate(labels.tolist()):
-            kept = [place for place in range(len(memory)) if not (leave_out and place == row)]
+            kept = [place for place in range(len(memory)) if places is None or place != places[row]]
             weights = slow_sparsemax(scale * cosines[row, kept])
             votes = [float(weights[own[kept] == each].sum()) for each in range(CLASSES)]
             right += votes.index(max(votes)) == label
@@ -97,7 +98,7 @@ def test_the_scale_is_that_of_a_loop_over_the_validation_images(seed: int, model
         validation.labels,
         model.remembered.encodings,
         model.remembered.labels,
-        leave_out=False,
+        places=None,
     )
     assert model.layer.similarity.scale == expected
 
@@ -108,7 +109,7 @@ def test_without_validation_images_no_memory_image_votes_for_itself(noise: float
     model.remember(memory.images.pixels, memory.labels)
     choose_scale(model, encoded(model, memory, 0))
     encodings = model.remembered.encodings
-    expected = slow_choice(encodings, memory.labels, encodings, memory.labels, leave_out=True)
+    expected = slow_choice(encodings, memory.labels, encodings, memory.labels, torch.arange(40))
     assert model.layer.similarity.scale == expected
 
 
@@ -126,8 +127,9 @@ def test_scales_differ_between_data() -> None:
 def test_of_a_large_memory_some_images_choose(model: memwrap.MemoryClassifier, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibrating, "MOST_COMPARED", 20)
     choose_scale(model, encoded(model, labelled(4, 0), 0))
-    memory = model.remembered
-    expected = slow_choice(memory.encodings[:20], memory.labels[:20], memory.encodings, memory.labels, leave_out=True)
+    memory, places = model.remembered, torch.arange(0, 60, 3)  # from first to last, whatever the order of classes
+    some = memory.encodings[places], memory.labels[places]
+    expected = slow_choice(*some, memory.encodings, memory.labels, places)
     assert model.layer.similarity.scale == expected
 
 

@@ -26,7 +26,7 @@ from memwrap.runs import fitting
 from memwrap.runs.checking import check_folder
 from memwrap.runs.data import data_for, data_of
 from memwrap.runs.evaluation import evaluate_run
-from memwrap.runs.fitting import FittedTraining, choose_fit, is_fitted
+from memwrap.runs.fitting import FittedTraining, choose_fit
 from memwrap.runs.run import Run, open_run
 from memwrap.runs.training import begin, resume
 from memwrap.training.fitting import whiten
@@ -244,7 +244,7 @@ def test_a_classifier_decides_where_the_vote_is_worse(
     photos: Path, quick: Quick, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     choose = fitting.choose_layer
-    monkeypatch.setattr(fitting, "choose_layer", lambda *given: replace(choose(*given), decide="classifier"))
+    monkeypatch.setattr(fitting, "choose_layer", lambda *given: replace(choose(*given), decide="head"))
     run = trained(tmp_path / "run", photos, quick())
     model, images = memwrap.load(run.path), run.splits.of(data_of(run), "test")
     assert model.decided_by == "classifier"
@@ -259,20 +259,6 @@ def test_a_classifier_decides_where_the_vote_is_worse(
     assert record["remembered"]["accuracy"] == record["remembered"]["head_accuracy"]
     assert all(explanation.flip_set is None for explanation in model.explain(inputs))
     assert check_folder(run, data_of(run)).right
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({}, True),
-        ({"freeze": False}, False),
-        ({"variant": "memory_wrap"}, False),
-        ({"variant": "standard"}, False),
-        ({"pretrained": False, "encoder": "tiny"}, True),
-    ],
-)
-def test_votes_of_frozen_encoders_are_fitted(changes: dict[str, Any], expected: bool) -> None:
-    assert is_fitted(RECIPES["photographs"].replace(**changes)) == expected
 
 
 # Crop or stretch

@@ -226,7 +226,7 @@ def only(monkeypatch: pytest.MonkeyPatch, shrinkage: float | None, scale: float)
     monkeypatch.setattr(fitting, "SHRINKAGES", (None,) if shrinkage is None else (None, shrinkage))
     monkeypatch.setattr(fitting, "SCALES", (scale,))
     if shrinkage is not None:
-        monkeypatch.setattr(fitting, "_choose_vote", lambda tried: tried[-1])
+        monkeypatch.setattr(fitting, "choose_vote", lambda *_: -1)
 
 
 @pytest.mark.parametrize("scale", [1.0, 8.0])
@@ -348,6 +348,17 @@ def test_of_equally_good_votes_the_one_with_the_fewest_images_is_taken(monkeypat
     assert used[chosen.shrinkage, chosen.scale] == chosen.scores.used_images
 
 
+def test_a_given_scale_is_that_of_the_held_out_votes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fitting, "SHRINKAGES", (None,))
+    encodings, labels = new_data(90, 30, 3, apart=0.5)
+    layer = choose_layer(encodings, labels, 3, seeded(), scale=7.0)
+    assert layer.scale == 7.0
+    for image in range(90):
+        others = torch.arange(90) != image
+        shares, _, _ = slow_vote(encodings[image], encodings[others], labels[others], 3, 7.0)
+        assert_close(layer.held_out_votes[image], shares, atol=1e-4, rtol=0)
+
+
 def test_a_vote_that_is_worse_than_the_head_does_not_decide() -> None:
     # Classes in a row: their middle one has no direction of its own, so that cosines tell little about it.
     labels = torch.arange(300) % 3
@@ -357,7 +368,7 @@ def test_a_vote_that_is_worse_than_the_head_does_not_decide() -> None:
     assert layer.scores.head_accuracy is not None
     assert layer.scores.vote_accuracy is not None
     assert layer.scores.vote_accuracy < layer.scores.head_accuracy - 0.01
-    assert layer.decide == "classifier"
+    assert layer.decide == "head"
 
 
 def test_the_penalty_with_the_lowest_loss_is_taken() -> None:

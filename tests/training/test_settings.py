@@ -14,6 +14,7 @@ from memwrap.encoders import arguments
 from memwrap.encoders.arguments import MAX_NUMBER
 from memwrap.errors import SettingsError
 from memwrap.models.record import MAX_IMAGE, MAX_SIDE
+from memwrap.training.recipes import RECIPES
 from memwrap.training.settings import (
     COUNT_LIMIT,
     LIST_LIMIT,
@@ -24,6 +25,7 @@ from memwrap.training.settings import (
     SIZE_LIMIT,
     ResolvedSettings,
     Settings,
+    is_fitted,
     read_file,
     with_changes,
     without_effect,
@@ -320,10 +322,39 @@ def test_resolved_settings_come_back_from_json(settings: ResolvedSettings) -> No
             {"variant": "standard", "remember": 5, "head": "linear", "lr": 1.0},
             ["head has no effect with variant standard", "remember has no effect with variant standard"],
         ),
+        ({"variant": "vote", "lr": 1.0, "project": 9, "scale": 2.0}, []),
+        ({"variant": "memory_wrap", "freeze": True, "lr": 1.0, "project": 9}, []),
     ],
 )
 def test_settings_without_effect_are_named(changes: dict[str, Any], found: list[str]) -> None:
     assert without_effect(Settings(**changes), changes) == found
+
+
+def test_a_fitted_vote_takes_no_settings_of_training_by_steps() -> None:
+    changes: dict[str, Any] = {
+        "lr": 1.0,
+        "project": 9,
+        "scale": 2.0,
+        "epochs": 3,
+        "momentum": 0.5,
+        "optimizer": "adamw",
+    }
+    found = without_effect(Settings(variant="vote", freeze=True, **changes), changes)
+    assert sorted(each.split()[0] for each in found) == ["lr", "momentum", "optimizer", "project"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, True),
+        ({"freeze": False}, False),
+        ({"variant": "memory_wrap"}, False),
+        ({"variant": "standard"}, False),
+        ({"pretrained": False, "encoder": "tiny"}, True),
+    ],
+)
+def test_votes_of_frozen_encoders_are_fitted(changes: dict[str, Any], expected: bool) -> None:
+    assert is_fitted(RECIPES["photographs"].replace(**changes)) == expected
 
 
 LAUGHS = "mean:\n- &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
