@@ -1,5 +1,6 @@
 """The images that a classifier of timm, torchvision or transformers was made for, by its library's configuration."""
 
+import math
 from typing import Any
 
 from torch import nn
@@ -8,8 +9,9 @@ from memwrap.data import Transform
 from memwrap.encoders import create_arguments, has_pretrained, pretrained_config
 from memwrap.errors import MemwrapError
 
-# Of all weights for ImageNet that torchvision publishes.
-_IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+_IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # mean and standard deviation
+_HALF = (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)
+_LARGE = 100_000_000  # parameters; only one EfficientNet of torchvision has more: efficientnet_v2_l
 
 
 def known_transform(encoder: nn.Module, shape: tuple[int, int, int]) -> Transform | None:
@@ -21,7 +23,7 @@ def known_transform(encoder: nn.Module, shape: tuple[int, int, int]) -> Transfor
     if package == "timm":
         return _of_config(getattr(encoder, "pretrained_cfg", {}), shape)
     if package == "torchvision":
-        return _build(shape, _IMAGENET_MEAN, _IMAGENET_STD)
+        return _build(shape, *_of_torchvision(encoder))
     return _of_processor(encoder, shape) if package == "transformers" else None
 
 
@@ -29,6 +31,12 @@ def _of_config(config: Any, shape: tuple[int, int, int]) -> Transform | None:
     if not isinstance(config, dict) or not {"mean", "std"} <= config.keys():
         return None
     return _build(shape, config["mean"], config["std"])
+
+
+def _of_torchvision(encoder: nn.Module) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """The colours of all weights for ImageNet that torchvision publishes, but for one network."""
+    is_other = type(encoder).__name__ == "EfficientNet" and sum(each.numel() for each in encoder.parameters()) > _LARGE
+    return _HALF if is_other else _IMAGENET
 
 
 def _of_processor(encoder: nn.Module, shape: tuple[int, int, int]) -> Transform | None:
@@ -43,6 +51,8 @@ def _of_processor(encoder: nn.Module, shape: tuple[int, int, int]) -> Transform 
 
     try:
         processor: Any = AutoImageProcessor.from_pretrained(place, local_files_only=True)
+        if not (processor.do_normalize and processor.do_rescale and math.isclose(processor.rescale_factor, 1 / 255)):
+            return None  # its images are not those that a transform makes
         return _build(shape, processor.image_mean, processor.image_std)
     except Exception:  # none is there, or it needs another library
         return None

@@ -92,6 +92,27 @@ def test_the_transform_of_transformers_is_that_of_the_processor_with_the_weights
     assert memwrap.attach(classifier).transform == Transform((3, 32, 32), (0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
 
 
+@pytest.mark.parametrize("options", [{"do_normalize": False}, {"do_rescale": False}, {"rescale_factor": 1 / 127.5}])
+def test_a_processor_of_another_kind_is_no_transform(tmp_path: Path, options: dict[str, Any]) -> None:
+    of_transformers("ViT", **SMALL).save_pretrained(tmp_path)
+    transformers.ViTImageProcessor(**options).save_pretrained(tmp_path)
+    classifier = transformers.ViTForImageClassification.from_pretrained(tmp_path)
+    assert known_transform(classifier, (3, 32, 32)) is None
+
+
+NAMES = ["alexnet", "vgg11", "mobilenet_v3_small", "vit_b_16", "swin_t", "convnext_tiny"]
+
+
+@pytest.mark.parametrize("name", [*NAMES, *torchvision.models.list_models(include="efficientnet*")])
+def test_the_colours_of_torchvision_are_those_of_its_weights(name: str) -> None:
+    with torch.device("meta"):
+        classifier = torchvision.models.get_model(name, weights=None)
+    theirs = torchvision.models.get_model_weights(name).DEFAULT.transforms()
+    transform = known_transform(classifier, (3, 224, 224))
+    assert transform is not None
+    assert (transform.mean, transform.std) == (tuple(theirs.mean), tuple(theirs.std))
+
+
 @pytest.mark.parametrize("place", ["", "no/such-model"])
 def test_without_a_processor_there_is_no_transform(place: str) -> None:
     classifier: Any = of_transformers("ViT", **SMALL)
