@@ -250,6 +250,20 @@ def test_auxiliary_heads_are_dropped(name: str) -> None:
     assert_close(classifier.eval()(images), plain.eval()(images), atol=0, rtol=0)
 
 
+def test_what_a_network_of_one_s_own_calls_auxiliary_stays() -> None:
+    class Auxiliary(networks.Plain):
+        aux_logits = True
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.aux_scale = torch.nn.Linear(1, 1)
+
+    classifier = Auxiliary()
+    drop_auxiliary_heads(classifier)
+    assert classifier.aux_logits is True
+    assert hasattr(classifier, "aux_scale")
+
+
 def test_the_scale_is_the_layer_s_and_is_saved(tmp_path: Path) -> None:
     model = memwrap.wrap(memwrap.encoders.create("tiny", 3), scale=16.0)
     assert model.layer.settings()["scale"] == 16.0

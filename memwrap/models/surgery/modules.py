@@ -76,8 +76,8 @@ def remove_layer(classifier: nn.Module, name: str) -> None:
 
 
 def drop_auxiliary_heads(encoder: nn.Module) -> None:
-    """Remove the auxiliary heads of GoogLeNet and Inception, whose outputs nobody reads: they would not be trained."""
-    if getattr(encoder, "aux_logits", False):
+    """Remove the auxiliary heads of torchvision's GoogLeNet and Inception: unread, they would not be trained."""
+    if type(encoder).__module__.startswith("torchvision.") and getattr(encoder, "aux_logits", False):
         encoder.__dict__["aux_logits"] = False
         for name in [name for name in encoder._modules if name.lower().startswith("aux")]:
             del encoder._modules[name]
