@@ -187,12 +187,13 @@ class Explanation:
     ) -> "ExplanationRecord":
         """The explanation as plain data (pydantic), with its flip set, check and sentences.
 
-        class_names: numbers if None. memory_names: file names of the memory's images. label: the human's, if known.
-        path: the image's name.
+        class_names: numbers if None. memory_names: file names of the memory's images; those that it has if None. label:
+        the human's, if known. path: the image's name.
         """
         from memwrap.explain.record import explanation_record  # pydantic takes time to import
 
-        return explanation_record(self, class_names, memory_names, label, path)
+        names = self.ablation.memory.names if memory_names is None else memory_names
+        return explanation_record(self, class_names, names, label, path)
 
     def _shares(self, samples: Tensor) -> Tensor | None:
         """(n, C)"""

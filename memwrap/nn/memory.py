@@ -35,7 +35,7 @@ class RememberedMemory(nn.Module):
 
     def __init__(self, images: Tensor, labels: Tensor, encodings: Tensor, names: Sequence[str] | None = None) -> None:
         super().__init__()
-        self.names = None if names is None else tuple(names)
+        self.names = tuple(names) if names is not None and any(names) else None
         # Not part of state_dict, as its length differs from memory to memory; saving a model stores it.
         self.register_buffer("images", images, persistent=False)
         self.register_buffer("labels", labels, persistent=False)
@@ -67,9 +67,7 @@ class RememberedMemory(nn.Module):
             )
         mine, others = self.tensors(), other.tensors()
         columns = {name: torch.cat([mine[name], others[name]]) for name in mine}
-        names = None
-        if self.names is not None or other.names is not None:
-            names = [name for each in (self, other) for name in each.names or [""] * len(each)]
+        names = [name for each in (self, other) for name in each.names or [""] * len(each)]
         return RememberedMemory(**columns, names=names)
 
     def votes(self, weights: Tensor) -> Tensor:

@@ -124,6 +124,13 @@ def test_nothing_has_to_be_given(model: MemoryClassifier) -> None:
     assert record.samples[0].label_name == str(record.samples[0].label)
 
 
+def test_samples_are_named_by_the_memory_if_no_names_are_given() -> None:
+    model = network(memory=30)
+    model.remembered.names = FILES
+    record = explanations(model, 1)[0].record()
+    assert [sample.file for sample in record.samples] == [f"{sample.index}.png" for sample in record.samples]
+
+
 def test_a_memory_of_one_leaves_values_unknown() -> None:
     record = explanations(network(memory=1), 1)[0].record()
     (sample,) = record.samples
