@@ -36,11 +36,15 @@ def add(
     known = model.classes or ()
 
     def change() -> dict[str, Any]:
-        counts = add_images(model, given)
+        added = add_images(model, given)
+        counts = added.counts
         for name, count in counts.items():
             new = "" if name in known else ", a new class"
             errors.print(visible_name(f"{count} {'image' if count == 1 else 'images'} of {name} added{new}"))
-        return {"added": counts, "new_classes": [name for name in counts if name not in known]}
+        if added.repeated:
+            warn(f"{added.repeated} of them were in the memory before, and count twice now")
+        new_classes = [name for name in counts if name not in known]
+        return {"added": counts, "repeated": added.repeated, "new_classes": new_classes}
 
     _edit(folder, model, change, run_data, reading, as_json)
 

@@ -1,10 +1,13 @@
 """The memory of a finished run, changed without training: images and classes added, images dropped."""
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from memwrap.data import DataSet, LabelledImages
 from memwrap.errors import RunError, SettingsError
@@ -25,8 +28,16 @@ def editable_model(folder: SavedModel, device: torch.device | str = "cpu") -> Me
     return model
 
 
-def add_images(model: MemoryClassifier, data: DataSet) -> dict[str, int]:
-    """Add the training images of a data set to a model's memory; how many of each class.
+@dataclass(frozen=True)
+class Added:
+    """counts: images that were added, by class. repeated: how many of them the memory held before."""
+
+    counts: dict[str, int]
+    repeated: int
+
+
+def add_images(model: MemoryClassifier, data: DataSet) -> Added:
+    """Add the training images of a data set to a model's memory.
 
     The data has the model's size of images. A class that the model does not know becomes one of its classes, if the
     memory's vote decides.
@@ -41,9 +52,17 @@ def add_images(model: MemoryClassifier, data: DataSet) -> dict[str, int]:
     numbers = torch.tensor([labels[name] for name in data.classes])[images.labels]
     folder = Path(data.name).name or Path(data.name).resolve().name  # the current one is called "."
     names = tuple(f"{folder}/{name}" for name in images.names)
-    model.restore(memory.joined(_encoded(model, LabelledImages(images.images, numbers, names), memory)))
+    added = _encoded(model, LabelledImages(images.images, numbers, names), memory)
+    held = set(_digests(memory.images))
+    model.restore(memory.joined(added))
     counts = torch.bincount(images.labels, minlength=len(data.classes)).tolist()
-    return dict(zip(data.classes, counts, strict=True))
+    repeated = sum(digest in held for digest in _digests(added.images))
+    return Added(dict(zip(data.classes, counts, strict=True)), repeated)
+
+
+def _digests(images: Tensor) -> Iterator[bytes]:
+    """Equal for equal images, of (n, channels, H, W)."""
+    return (hashlib.sha256(image.cpu().contiguous().numpy()).digest() for image in images)
 
 
 def _encoded(model: MemoryClassifier, images: LabelledImages, like: RememberedMemory) -> RememberedMemory:

@@ -64,12 +64,14 @@ def test_images_and_classes_are_added(voting: Path, more: Path) -> None:
 
 def test_json_tells_what_was_added(voting: Path, more: Path, original: Trained) -> None:
     found = succeeds("add", voting, more, "--json").json
-    assert list(found) == ["run", "added", "new_classes", "memory", "before", "after"]
+    assert list(found) == ["run", "added", "repeated", "new_classes", "memory", "before", "after"]
     assert found["run"] == str(voting)
     assert (found["added"], found["new_classes"], found["memory"]) == ({"cat": 3, "owl": 4}, ["owl"], 23)
     assert found["before"] == accuracy(original.run)
     assert found["after"] == accuracy(voting)
+    assert found["repeated"] == 0
     again = succeeds("add", voting, more, "--json").json
+    assert again["repeated"] == 7
     assert (again["new_classes"], again["memory"], again["before"]) == ([], 30, found["after"])
 
 

@@ -15,7 +15,7 @@ from memwrap.errors import InputError, RunError, SettingsError
 from memwrap.models.prediction import predict_files
 from memwrap.runs.checking import check_folder
 from memwrap.runs.data import data_for, data_of
-from memwrap.runs.editing import add_images, drop_images, editable_model, write_edited
+from memwrap.runs.editing import Added, add_images, drop_images, editable_model, write_edited
 from memwrap.runs.run import Run, open_model, open_run
 from memwrap.runs.training import begin
 from memwrap.training.settings import Settings
@@ -63,7 +63,7 @@ def predicted(model: memwrap.MemoryClassifier, path: Path) -> list[str]:
 def test_images_of_known_and_new_classes_are_added(run: Run, more: DataSet) -> None:
     model = editable_model(run)
     before, names = tensors(model), model.remembered.names
-    assert add_images(model, more) == {"discs": 6, "rings": 6}
+    assert add_images(model, more) == Added({"discs": 6, "rings": 6}, repeated=0)
     assert model.classes == (*sorted(CLASSES), "rings")
     memory = model.remembered
     assert len(memory) == len(names) + 12
@@ -104,7 +104,7 @@ def test_a_head_reads_no_new_class_and_takes_images_of_its_own(tmp_path: Path) -
     assert all(torch.equal(tensors(model)[name], before[name]) for name in PARTS)
     nines = data.train.at((data.train.labels == 9).nonzero().flatten()[:4])
     nines = type(nines)(nines.images, torch.zeros(4, dtype=torch.int64), nines.names)
-    assert add_images(model, DataSet("more", ("9",), nines, None, "")) == {"9": 4}
+    assert add_images(model, DataSet("more", ("9",), nines, None, "")).counts == {"9": 4}
     assert model.remembered.labels[-4:].tolist() == [9] * 4
     write_edited(run, model)
     assert len(open_run(run.path).model().remembered) == 24
@@ -131,6 +131,13 @@ def test_inputs_are_added_to_inputs(photos: Path, quick: Quick, tmp_path: Path, 
     assert torch.equal(model.remembered.images[-12:], expected)
     assert model.remembered.names[:2] == ("", "")
     assert model.remembered.names[-1] == "more/rings/5.png"
+
+
+def test_images_that_the_memory_held_before_are_counted(run: Run, more: DataSet, tmp_path: Path) -> None:
+    model = editable_model(run)
+    add_images(model, more)
+    partly = photographs(tmp_path / "partly", ("rings",), count=8, seed=300 - 3)  # three before the six of `more`
+    assert add_images(model, opened(partly)) == Added({"rings": 8}, repeated=5)
 
 
 def test_without_class_names_nothing_is_added(run: Run, more: DataSet) -> None:
