@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from memwrap.errors import InputError, LoadError, NoMemoryError, SaveError, StaleMemoryError
+from memwrap.errors import InputError, LoadError, NoMemoryError, SaveError, StaleMemoryError, brief
 from memwrap.explain.ablation import Ablation
 from memwrap.explain.explanation import Explanation, explain
 from memwrap.explain.model import ExplainableModel
@@ -16,7 +16,7 @@ from memwrap.models.base import EncoderModel, Origin
 from memwrap.models.memory_check import check_memory, draw_rows
 from memwrap.models.memory_state import memory_tensors, restore_tensors, take_tensors
 from memwrap.models.record import ModelRecord
-from memwrap.models.samples import ImageSource, read_batches
+from memwrap.models.samples import ImageSource, check_one_kind, read_batches
 from memwrap.nn.checks import check_images, check_keep, check_labels, check_memory_images, check_sizes
 from memwrap.nn.layer import BATCH, MemoryWrap, first_half
 from memwrap.nn.memory import RememberedMemory
@@ -158,12 +158,14 @@ class MemoryClassifier(EncoderModel, ExplainableModel):
         chunk_size: int,
         names: Sequence[str] | None,
     ) -> RememberedMemory:
-        device, parts = self.reference.device, []
+        device = self.reference.device
+        parts: list[tuple[Tensor, Tensor, Tensor]] = []
         with exact_evaluation(self):
             for images, numbers in read_batches(source, labels, self.transform, chunk_size):
                 is_pixels = images.dtype == torch.uint8
                 inputs = self.get_transform()(images) if is_pixels else images
                 check_images(inputs, self.channels)
+                check_one_kind([images[0], *(part[0][0] for part in parts[:1])])
                 check_labels(numbers, len(images), self.layer.num_classes)
                 encodings = self.encode(inputs.to(device, self.reference.dtype) if is_pixels else inputs.to(device))
                 parts.append((images.detach().to(device, copy=True), numbers.to(device, torch.int64), encodings))
@@ -218,7 +220,10 @@ class MemoryClassifier(EncoderModel, ExplainableModel):
             return
         self._check_fresh()
         memory = self._require_memory()
-        given = torch.as_tensor(rows, device=memory.labels.device)
+        try:
+            given = torch.as_tensor(rows, device=memory.labels.device)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise InputError(f"rows cannot be read as whole numbers ({brief(error)}); expected as [0, 5]") from error
         if given.numel() and (given.dtype == torch.bool or given.is_floating_point()):
             raise InputError(f"rows are of {given.dtype}; expected whole numbers, the rows to drop: mask.nonzero()")
         dropped = given.long().reshape(-1)

@@ -61,10 +61,10 @@ def load(
 ) -> Model:
     """The model that `save` stored, in evaluation mode, with its memory.
 
-    classifier: one of the same architecture, needed for hand-written ones; its weights and its number of classes do not
-    matter, and it is not changed. None rebuilds it by name. Either way the model must compute the stored logits of a
-    stored probe. variant: a LoadError if the model is of another variant; None takes any. Type checkers take the result
-    for a MemoryClassifier unless variant is "standard".
+    classifier: one of the same architecture, needed for hand-written ones; its weights do not matter, nor its number of
+    classes unless the model was attached, and it is not changed. None rebuilds it by name. Either way the model must
+    compute the stored logits of a stored probe. variant: a LoadError if the model is of another variant; None takes
+    any. Type checkers take the result for a MemoryClassifier unless variant is "standard".
 
     >>> from tempfile import TemporaryDirectory
     >>> from memwrap import encoders, wrap

@@ -37,6 +37,14 @@ def read_batches(
         yield _pixels_or_inputs(image, transform), as_labels(label)
 
 
+def check_one_kind(images: Sequence[Tensor]) -> None:
+    """An InputError unless all images have one shape and dtype."""
+    kinds = {(tuple(image.shape), image.dtype) for image in images}
+    if len(kinds) > 1:
+        found = " and ".join(f"{shape}, {dtype}" for shape, dtype in sorted(kinds, key=str)[:2])
+        raise InputError(f"images are of {found}; expected one size and type: resize them, or give pixels")
+
+
 def as_labels(labels: Tensor | Sequence[int]) -> Tensor:
     """Labels as a tensor; an InputError if they cannot be."""
     try:
@@ -123,10 +131,7 @@ def _as_tensor(images: Any) -> Tensor:
 
 
 def _stack(images: Sequence[Tensor]) -> Tensor:
-    kinds = {(tuple(image.shape), image.dtype) for image in images}
-    if len(kinds) > 1:
-        found = " and ".join(f"{shape}, {dtype}" for shape, dtype in sorted(kinds, key=str)[:2])
-        raise InputError(f"images of one batch are of {found}; expected one size and type: resize them, or give pixels")
+    check_one_kind(images)
     return torch.stack(list(images))
 
 

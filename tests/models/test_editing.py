@@ -120,6 +120,8 @@ def test_rows_come_in_any_form(rows: Any, pixels: Tensor, labels: Tensor) -> Non
         ([True] + [False] * 11, "whole numbers"),
         (torch.arange(12) > 3, "whole numbers"),
         ([0.7], "whole numbers"),
+        (["a.png"], "whole numbers"),
+        ([[1], [2, 3]], "whole numbers"),
     ],
 )
 def test_rows_that_make_no_sense_are_refused(rows: Any, words: str, pixels: Tensor, labels: Tensor) -> None:

@@ -251,6 +251,14 @@ BAD: dict[str, tuple[Callable[[Tensor], tuple[Any, ...]], str]] = {
         lambda images: ([(images[0], 0), (images[1, :, 1:], 1)],),
         "(3, 7, 8), torch.float32 and (3, 8, 8), torch.float32",
     ),
+    "batches of two sizes": (
+        lambda images: ([(images[:2], [0, 1]), (images[2:4, :, 1:], [0, 1])],),
+        "(3, 7, 8), torch.float32 and (3, 8, 8), torch.float32",
+    ),
+    "a batch of pixels after one of inputs": (
+        lambda images: ([(images[:2], [0, 1]), (TRANSFORM.invert(images[2:4]), [0, 1])],),
+        "torch.uint8",
+    ),
     "pixels and inputs": (lambda images: ([(images[0], 0), (TRANSFORM.invert(images[1]), 1)],), "torch.uint8"),
     "another number of channels": (lambda images: (images[:, :1], LABELS), "(12, 1, 8, 8)"),
     "a label too large": (lambda images: (list(zip(images, [4] * COUNT, strict=True)),), "labels go from 4 to 4"),
@@ -307,5 +315,6 @@ def test_names_are_kept_and_need_one_for_each_image(model: MemoryClassifier, pix
     assert model.remembered.names == tuple(names)
     with pytest.raises(InputError, match="names has 11 entries"):
         model.remember(Listed(pixels), names=names[1:])
-    model.remember(Listed(pixels))
-    assert model.remembered.names is None
+    for none in (None, [""] * COUNT):
+        model.remember(Listed(pixels), names=none)
+        assert model.remembered.names is None
