@@ -35,7 +35,8 @@ class RememberedMemory(nn.Module):
 
     def __init__(self, images: Tensor, labels: Tensor, encodings: Tensor, names: Sequence[str] | None = None) -> None:
         super().__init__()
-        self.names = tuple(names) if names is not None and any(names) else None
+        # Empty ones are those of images without a name; no names at all are an error that `restore` finds.
+        self.names = None if names is None or (len(names) > 0 and not any(names)) else tuple(names)
         # Not part of state_dict, as its length differs from memory to memory; saving a model stores it.
         self.register_buffer("images", images, persistent=False)
         self.register_buffer("labels", labels, persistent=False)
