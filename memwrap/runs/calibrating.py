@@ -15,7 +15,7 @@ from memwrap.nn.reading import Reading
 from memwrap.nn.similarity import CosineSimilarity
 from memwrap.nn.voting import SCALES, choose_vote
 
-MOST_COMPARED = 2000  # memory images that choose a scale by leave-one-out
+LEFT_OUT = 2000  # memory images, at most, that are each left out once
 LEAST = 30  # images: fewer say nothing about probabilities
 
 
@@ -43,7 +43,7 @@ def _read_held_out(model: MemoryClassifier, memory: RememberedMemory, held_out: 
     """A reading of images that are not in the memory that they are compared with, and their labels (N,)"""
     if len(held_out):
         return model.layer.read(held_out.encodings, memory.prepared), held_out.labels
-    count = min(len(memory), MOST_COMPARED)
+    count = min(len(memory), LEFT_OUT)
     rows = torch.arange(count, device=memory.labels.device) * len(memory) // count  # spread, as classes may be in order
     others = torch.ones(len(rows), len(memory), dtype=torch.bool, device=rows.device)
     others[torch.arange(count, device=rows.device), rows] = False

@@ -20,13 +20,13 @@ from memwrap.runs.base import RunTraining, remembered_indices
 from memwrap.runs.record import FitSummary
 from memwrap.runs.splits import split
 from memwrap.training.building import new_model
-from memwrap.training.fitting import FittedLayer, choose_layer
+from memwrap.training.fitting import FEWEST_COMPARED, FittedLayer, choose_layer
 from memwrap.training.recipes import resolve_settings
 from memwrap.training.settings import ResolvedSettings, Settings, is_fitted
 from memwrap.training.trainer import Progress
 
 FITS = ("crop", "stretch")  # that are compared
-MOST_COMPARED = 1000  # training images that choose between them
+SHAPES_COMPARED = 1000  # training images that choose between them
 
 
 @dataclass(kw_only=True)
@@ -53,9 +53,9 @@ class FittedTraining(RunTraining):
             encodings = CachedEncoder(model, progress=self.bars, stop=stop).encode(images.images)
         except Interrupted:
             return False  # what was encoded is in the cache
-        fitted = _fit(encodings, images.labels, len(self.run.classes), settings)
-        _set_layer(model, fitted)
         chosen = remembered_indices(images.labels, settings)
+        fitted = _fit(encodings, images.labels, len(self.run.classes), settings, chosen)
+        _set_layer(model, fitted)
         remember_encoded(model, images.at(chosen), encodings[chosen.to(encodings.device)])
         model.calibration = _calibration(fitted)
         self._progress.step = 1
@@ -82,27 +82,35 @@ def choose_fit(
         if fit == FITS[0] and "cropped" not in data.record.get("adjusted", {}):
             return settings.replace(fit=fit), data  # all images are square
         found[fit] = _held_out_accuracy(data, settings.replace(fit=fit), device, bars), data
-    best = max(FITS, key=lambda fit: found[fit][0])  # of equal ones the first
+    best = max(FITS, key=lambda fit: found[fit][0])  # of equal ones the first, as where too few could be held out
     return settings.replace(fit=best), found[best][1]
 
 
 def _held_out_accuracy(data: DataSet, settings: Settings, device: torch.device | str, bars: Bars | None) -> float:
-    """The mean accuracy of head and vote on training images that each was not fitted to."""
+    """The mean accuracy of head and vote on training images that each was not fitted to; 0 if these are too few."""
     splits = split(data, settings)
     final = resolve_settings(settings, len(splits.train), data.classes)
     images = splits.of(data, "train")
-    if len(images) > MOST_COMPARED:
-        draw = torch.randperm(len(images), generator=generator(settings.seed, "compared"))[:MOST_COMPARED]
+    if len(images) > SHAPES_COMPARED:
+        draw = torch.randperm(len(images), generator=generator(settings.seed, "compared"))[:SHAPES_COMPARED]
         images = images.at(draw.sort().values)
     model = new_model(final, data.classes, images.images).to(device)
     encodings = CachedEncoder(model, progress=bars).encode(images.images)
-    scores = _fit(encodings, images.labels, len(data.classes), final).scores
-    return ((scores.head_accuracy or 0.0) + (scores.vote_accuracy or 0.0)) / 2
+    final = final.replace(remember=min(final.remember, len(images)))
+    memory = remembered_indices(images.labels, final)
+    fitted = _fit(encodings, images.labels, len(data.classes), final, memory)
+    if len(fitted.held_out_labels) < FEWEST_COMPARED:
+        return 0.0
+    return ((fitted.scores.head_accuracy or 0.0) + (fitted.scores.vote_accuracy or 0.0)) / 2
 
 
-def _fit(encodings: Tensor, labels: Tensor, classes: int, settings: ResolvedSettings) -> FittedLayer:
+def _fit(
+    encodings: Tensor, labels: Tensor, classes: int, settings: ResolvedSettings, memory: Tensor
+) -> FittedLayer:
+    """memory (M,): indices of the images that the model remembers"""
     draws = generator(settings.seed, "folds")
-    return choose_layer(encodings, labels.to(encodings.device), classes, draws, settings.epochs, settings.scale)
+    labels = labels.to(encodings.device)
+    return choose_layer(encodings, labels, classes, draws, settings.epochs, settings.scale, memory)
 
 
 def _set_layer(model: MemoryClassifier, fitted: FittedLayer) -> None:

@@ -178,16 +178,18 @@ def choose_layer(
     generator: torch.Generator,
     iterations: int = 200,
     scale: float | None = None,
+    memory: Tensor | None = None,
 ) -> FittedLayer:
     """Fit a layer to encodings (N, D) with labels (N,); held-out images choose all that can be chosen.
 
     The head's penalty, the projection and the scale of the vote, and which of the two decides. An image that is the
     only one of its class is never held out. With fewer than 10 others, nothing is chosen: there are defaults.
-    scale: of the vote, which is not chosen then.
+    scale: of the vote, which is not chosen then. memory (M,): indices of the images that will vote; None for all.
     """
     encodings, labels = _check_labelled(encodings, labels, num_classes)
     compared = _draw_compared(labels.cpu(), generator).to(labels.device)
-    trial = _new_trial(encodings[compared], labels[compared], num_classes, generator)
+    voters = torch.arange(len(labels), device=labels.device) if memory is None else memory.to(labels.device)
+    trial = _new_trial(encodings, labels, num_classes, compared, voters, generator)
     choosing = len(trial.held_out) >= FEWEST_COMPARED
     head = _choose_head(trial, STRENGTHS if choosing else (DEFAULT_STRENGTH,), iterations)
     scales = (SCALES if choosing else (DEFAULT_SCALE,)) if scale is None else (scale,)
@@ -215,13 +217,16 @@ def choose_layer(
 
 @dataclass(frozen=True)
 class _Trial:
-    """The images that take part in choosing; shapes as above, with N for their number."""
+    """The images that take part in choosing; shapes as above, with N for their number, and M that vote."""
 
     encodings: Tensor  # (N, D)
     labels: Tensor  # (N,)
     num_classes: int
     folds: Tensor  # (N,): when an image is held out; -1: never
     held_out: Tensor  # (H,): indices of the images that are held out once, ascending
+    voters: Tensor  # (M, D): encodings of the memory
+    voter_labels: Tensor  # (M,)
+    is_voter: Tensor  # (H, M): whether a held-out image is that one, and so does not vote; at most once in a row
 
     @property
     def held_out_labels(self) -> Tensor:
@@ -254,11 +259,32 @@ class _TriedVote:
     used_images: float
 
 
-def _new_trial(encodings: Tensor, labels: Tensor, num_classes: int, generator: torch.Generator) -> _Trial:
+def _new_trial(
+    all_encodings: Tensor,
+    all_labels: Tensor,
+    num_classes: int,
+    compared: Tensor,
+    voters: Tensor,
+    generator: torch.Generator,
+) -> _Trial:
+    """compared (N,), voters (M,): indices of all images"""
+    labels = all_labels[compared]
     folds = draw_folds(labels, FOLDS if len(labels) < MANY else FOLDS_OF_MANY, generator).to(labels.device)
     # Without its only image, a class cannot be predicted: holding it out would tell nothing.
     folds = folds.masked_fill(labels.bincount()[labels] == 1, -1)
-    return _Trial(encodings, labels, num_classes, folds, (folds >= 0).nonzero().flatten())
+    if len(voters) == 1:
+        folds = folds.masked_fill(compared == voters, -1)  # without it there would be no memory
+    held_out = (folds >= 0).nonzero().flatten()
+    return _Trial(
+        encodings=all_encodings[compared],
+        labels=labels,
+        num_classes=num_classes,
+        folds=folds,
+        held_out=held_out,
+        voters=all_encodings[voters],
+        voter_labels=all_labels[voters],
+        is_voter=compared[held_out].unsqueeze(1) == voters,
+    )
 
 
 def _choose_head(trial: _Trial, strengths: tuple[float, ...], iterations: int) -> _TriedHead:
@@ -304,54 +330,54 @@ def _shorten(encodings: Tensor) -> Tensor:
 
 
 def _try_votes(trial: _Trial, shrinkages: tuple[float | None, ...], scales: tuple[float, ...]) -> list[_TriedVote]:
-    """The votes of all shrinkages and scales, each image by all others."""
+    """The votes of all shrinkages and scales, for each held-out image by all others of the memory."""
     spectrum = within_class_spectrum(trial.encodings, trial.labels)
     tried = []
     for shrinkage in shrinkages:
         cosines = _plain_cosines(trial) if shrinkage is None else _whitened_cosines(trial, spectrum, shrinkage)
-        cosines = cosines.scatter(1, trial.held_out.unsqueeze(1), -torch.inf)  # none votes for itself
+        cosines = cosines.masked_fill(trial.is_voter, -torch.inf)  # none votes for itself
         tried += [_try_vote(trial, shrinkage, scale, cosines) for scale in scales]
     return tried
 
 
 def _try_vote(trial: _Trial, shrinkage: float | None, scale: float, cosines: Tensor) -> _TriedVote:
-    """cosines (H, N), -inf for images that are not in the memory"""
+    """cosines (H, M), -inf for images that are not in the memory"""
     if len(cosines) == 0:
         votes = cosines.new_zeros(0, trial.num_classes)
         return _TriedVote(shrinkage, scale, votes, cosines.new_zeros(0), accuracy=0.0, used_images=0.0)
     weights = sparsemax(scale * cosines)
-    votes = sum_by_label(weights, trial.labels, trial.num_classes)
+    votes = sum_by_label(weights, trial.voter_labels, trial.num_classes)
     used = float((weights > 0).sum(1).double().mean())
     return _TriedVote(shrinkage, scale, votes, cosines.amax(1), trial.accuracy(votes), used)
 
 
 def _plain_cosines(trial: _Trial) -> Tensor:
-    """Compare the held-out images with all: (H, N)"""
+    """Compare the held-out images with the memory: (H, M)"""
     cosine = CosineSimilarity()
-    keys = cosine.vectors(trial.encodings)
-    return cosine.scores(cosine.vectors(trial.encodings[trial.held_out]), keys)
+    return cosine.scores(cosine.vectors(trial.encodings[trial.held_out]), cosine.vectors(trial.voters))
 
 
 def _whitened_cosines(trial: _Trial, spectrum: WithinClassSpectrum, shrinkage: float) -> Tensor:
-    """Compare each held-out image with all, by a whitening that is fitted without it: (H, N)
+    """Compare each held-out image with the memory, by a whitening that is fitted without it: (H, M)
 
     Scalar products of whitened vectors are x @ inv(A) @ y, with A = S + shrinkage * mean(diag S) * I. Without an image,
     the first part of A loses a product r @ r.T of its residual, so that its inverse follows from that of all images
     (Sherman and Morrison 1950), and the mean moves by a known amount. The second part, a number, is left as it is.
     """
-    vectors = _rescale(trial.encodings - spectrum.mean, spectrum, shrinkage)  # (N, D)
-    own, own_labels = vectors[trial.held_out], trial.held_out_labels  # (H, D), (H,)
-    residuals = own - _class_means(vectors, trial.labels)[own_labels]  # whitened, as all else
+    fitted = _rescale(trial.encodings - spectrum.mean, spectrum, shrinkage)  # (N, D)
+    vectors = _rescale(trial.voters - spectrum.mean, spectrum, shrinkage)  # (M, D)
+    own, own_labels = fitted[trial.held_out], trial.held_out_labels  # (H, D), (H,)
+    residuals = own - _class_means(fitted, trial.labels)[own_labels]  # whitened, as all else
     sizes = trial.labels.bincount()[own_labels].double()
     # Without an image its class's mean moves, too, so that more is lost than its own residual.
     lost = sizes / (sizes - 1) / len(own)
     gains = (lost / (1 - lost * residuals.square().sum(1))).unsqueeze(1)  # of products along the residual, (H, 1)
     along, own_along = residuals @ vectors.mT, (residuals * own).sum(1, keepdim=True)
-    products = own @ vectors.mT + gains * own_along * along  # (H, N): of each held-out image with all
+    products = own @ vectors.mT + gains * own_along * along  # (H, M): of each held-out image with each voter
     squares = vectors.square().sum(1) + gains * along.square()  # (H, N): of all, by the whitening without each
     own_squares = own.square().sum(1, keepdim=True) + gains * own_along.square()
     # Without an image, the mean moves away from it: all vectors x become x + shift * own.
-    shift = 1 / (len(vectors) - 1)
+    shift = 1 / (len(fitted) - 1)
     squares = squares + 2 * shift * products + shift**2 * own_squares
     products = (1 + shift) * (products + shift * own_squares)
     own_squares = (1 + shift) ** 2 * own_squares

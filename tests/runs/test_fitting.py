@@ -325,7 +325,7 @@ def test_nothing_is_compared_for_an_encoder_that_is_trained(photos: Path, quick:
 def test_some_images_of_many_are_compared(
     photos: Path, quick: Quick, monkeypatch: pytest.MonkeyPatch, own_cache: None
 ) -> None:
-    monkeypatch.setattr(fitting, "MOST_COMPARED", 15)
+    monkeypatch.setattr(fitting, "SHAPES_COMPARED", 15)
     with counted() as found:
         choose_fit(quick(fit=None), Opener(photos))
     assert found == [15, 15]

@@ -272,6 +272,48 @@ def test_whitened_votes_are_those_of_a_loop_that_whitens_without_each_image(
         assert float(layer.held_out_similarity[row]) == pytest.approx(similarity, abs=1e-4)
 
 
+@pytest.mark.parametrize("shrinkage", [None, 0.3])
+def test_where_fewer_are_remembered_these_alone_vote(
+    monkeypatch: pytest.MonkeyPatch, shrinkage: float | None
+) -> None:
+    only(monkeypatch, shrinkage, 4.0)
+    encodings, labels = new_data(40, 60, 3, apart=0.6, noise=3)
+    memory = torch.tensor([30, 4, 17, 8, 22, 11, 39])
+    layer = choose_layer(encodings, labels, 3, seeded(), memory=memory)
+    assert len(layer.held_out_votes) == 40
+    for image in range(40):
+        others, voters = torch.arange(40) != image, memory[memory != image]
+        project = lambda vectors: vectors  # noqa: E731
+        if shrinkage is not None:
+            remaining = int((labels[others].bincount()[labels[others]] > 1).sum())
+            added = shrinkage * within_class_spectrum(encodings, labels).mean_variance * 40 / remaining
+            mean, matrix = slow_whitening(encodings[others], labels[others], added, shrinkage)
+            project = lambda vectors: (vectors - mean) @ matrix  # noqa: B023, E731
+        shares, _, _ = slow_vote(project(encodings[image]), project(encodings[voters]), labels[voters], 3, 4.0)
+        assert_close(layer.held_out_votes[image].double(), shares.double(), atol=1e-4, rtol=0)
+
+
+def test_more_may_be_remembered_than_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    only(monkeypatch, None, 4.0)
+    monkeypatch.setattr(fitting, "MOST_COMPARED", 20)
+    encodings, labels = new_data(60, 12, 3, apart=0.6)
+    layer = choose_layer(encodings, labels, 3, seeded())
+    assert layer.held_out_votes.shape == (20, 3)
+    images = fitting._draw_compared(labels, seeded())
+    for row, image in enumerate(images.tolist()):
+        others = torch.arange(60) != image
+        shares, _, _ = slow_vote(encodings[image], encodings[others], labels[others], 3, 4.0)
+        assert_close(layer.held_out_votes[row], shares, atol=1e-5, rtol=0)
+
+
+def test_the_only_image_of_a_memory_is_not_held_out() -> None:
+    encodings, labels = new_data(40, 12, 3)
+    layer = choose_layer(encodings, labels, 3, seeded(), memory=torch.tensor([7]))
+    assert layer.held_out_labels.tolist() == [*labels[:7].tolist(), *labels[8:].tolist()]
+    assert layer.held_out_votes[:, labels[7]].unique().tolist() == [1]
+    assert layer.decide == "head"
+
+
 def test_the_projection_is_fitted_to_all_images(monkeypatch: pytest.MonkeyPatch) -> None:
     only(monkeypatch, 0.3, 4.0)
     encodings, labels = new_data(40, 12, 3)
