@@ -70,15 +70,14 @@ def test_the_root_holds_few_files() -> None:
     assert len([path for path in PACKAGE.iterdir() if path.is_file()]) <= 8
 
 
-def test_nothing_is_pickled_but_weights_that_a_user_names() -> None:
+def test_nothing_is_unpickled_but_weights_whose_hash_was_compared() -> None:
     for path in PACKAGE.rglob("*.py"):
         nodes = list(ast.walk(ast.parse(path.read_text())))
         texts = list(map(ast.unparse, nodes))
         assert not {"import pickle", "torch.save"} & set(texts), path.name
-        # `--weights` takes a file by torch.save: of tensors alone, and read in one place.
         calls = [node for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) == "torch.load"]
         assert all("weights_only=True" in map(ast.unparse, call.keywords) for call in calls), path.name
-        assert texts.count("torch.load") == len(calls) == (path == PACKAGE / "encoders" / "weights.py"), path.name
+        assert texts.count("torch.load") == len(calls) == (path == PACKAGE / "encoders" / "lite.py"), path.name
 
 
 def test_what_is_public_is_there_after_the_import_alone() -> None:

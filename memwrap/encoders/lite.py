@@ -4,6 +4,7 @@ The packages hold a pickle each. It is read only if its SHA-256 is the known one
 """
 
 import hashlib
+import io
 from collections import OrderedDict
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -15,7 +16,6 @@ from torch import Tensor, nn
 
 from memwrap.encoders.blocks import Classifier
 from memwrap.encoders.timm_models import create_timm
-from memwrap.encoders.weights import unpickle_tensors
 from memwrap.errors import InputError, brief
 from memwrap.storage.files import read_file
 
@@ -166,7 +166,8 @@ def published_weights(name: str) -> dict[str, Tensor]:
             f"{path}: is not the file of the pretrained weights of {name!r}, and was not opened (its SHA-256 is "
             f"{found}; expected {published.sha256}). It is of the package {package}; {advice}"
         )
-    state: dict[str, Tensor] = unpickle_tensors(content)
+    # The only pickle that memwrap reads: a file whose content is known.
+    state: dict[str, Tensor] = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     return state
 
 

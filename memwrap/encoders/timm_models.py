@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from memwrap.encoders.arguments import check_words
-from memwrap.encoders.weights import read_weights
+from memwrap.encoders.weights import SUFFIX, read_weights
 from memwrap.errors import InputError, brief
 
 TIMM = "timm:"
@@ -80,7 +80,9 @@ def _how_to_get(name: str) -> str:
         file, origin = url.rpartition("/")[2], f" from {url}"
     else:
         return f"timm knows of none; {instead}"
-    return f"fetch {file}{origin} on another machine and give it with --weights {file}, or {instead}"
+    stored = Path(file).with_suffix(SUFFIX)
+    convert = "" if file == str(stored) else f" convert it to {stored},"
+    return f"fetch {file}{origin} on another machine,{convert} and give it with --weights {stored}, or {instead}"
 
 
 def _with_weights(

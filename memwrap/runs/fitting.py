@@ -104,9 +104,7 @@ def _held_out_accuracy(data: DataSet, settings: Settings, device: torch.device |
     return ((fitted.scores.head_accuracy or 0.0) + (fitted.scores.vote_accuracy or 0.0)) / 2
 
 
-def _fit(
-    encodings: Tensor, labels: Tensor, classes: int, settings: ResolvedSettings, memory: Tensor
-) -> FittedLayer:
+def _fit(encodings: Tensor, labels: Tensor, classes: int, settings: ResolvedSettings, memory: Tensor) -> FittedLayer:
     """memory (M,): indices of the images that the model remembers"""
     draws = generator(settings.seed, "folds")
     labels = labels.to(encodings.device)

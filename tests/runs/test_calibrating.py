@@ -125,7 +125,7 @@ def test_scales_differ_between_data() -> None:
 
 
 def test_of_a_large_memory_some_images_choose(model: memwrap.MemoryClassifier, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calibrating, "MOST_COMPARED", 20)
+    monkeypatch.setattr(calibrating, "LEFT_OUT", 20)
     choose_scale(model, encoded(model, labelled(4, 0), 0))
     memory, places = model.remembered, torch.arange(0, 60, 3)  # from first to last, whatever the order of classes
     some = memory.encodings[places], memory.labels[places]

@@ -273,9 +273,7 @@ def test_whitened_votes_are_those_of_a_loop_that_whitens_without_each_image(
 
 
 @pytest.mark.parametrize("shrinkage", [None, 0.3])
-def test_where_fewer_are_remembered_these_alone_vote(
-    monkeypatch: pytest.MonkeyPatch, shrinkage: float | None
-) -> None:
+def test_where_fewer_are_remembered_these_alone_vote(monkeypatch: pytest.MonkeyPatch, shrinkage: float | None) -> None:
     only(monkeypatch, shrinkage, 4.0)
     encodings, labels = new_data(40, 60, 3, apart=0.6, noise=3)
     memory = torch.tensor([30, 4, 17, 8, 22, 11, 39])
