@@ -100,7 +100,10 @@ def _items(source: Any) -> Iterator[Any]:
 
 def _pair(item: Any) -> tuple[Any, Any]:
     if not isinstance(item, tuple | list) or len(item) < 2:
-        raise InputError(f"an item is a {type(item).__name__}; expected an image and its label")
+        raise InputError(
+            f"an item is a {type(item).__name__}; expected an image and its label: (image, label), as in "
+            '((each["image"], each["label"]) for each in data)'
+        )
     return item[0], item[1]
 
 

@@ -21,6 +21,7 @@ from memwrap.models.surgery.modules import (
     preserve_buffers,
     preserve_random_state,
     remove_layer,
+    returns_encodings,
 )
 from memwrap.models.surgery.probes import probe_images
 from memwrap.nn.checks import check_sizes
@@ -242,7 +243,9 @@ def _probed(
     trial = copy_of(classifier)
     with forbid_calls(classifier), preserve_random_state(classifier):
         images = probe_images(trial, example)
-        if layer != "":
+        with torch.no_grad():
+            is_backbone = layer is None and num_classes is not None and returns_encodings(trial.eval()(images))
+        if layer != "" and not is_backbone:
             try:
                 return images, find_last_layer(trial, images, layer)
             except NoLastLayerError:

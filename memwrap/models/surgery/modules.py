@@ -11,13 +11,24 @@ from memwrap.errors import WrapError, brief
 
 
 def get_logits(output: object) -> Tensor:
-    """The logits (B, C) in a classifier's output: a tensor, or an object with `.logits`."""
-    logits = output if isinstance(output, Tensor) else getattr(output, "logits", None)
-    if not isinstance(logits, Tensor):
-        raise WrapError(
-            f"the classifier returns a {type(output).__name__}; expected a tensor (B, C), or an object with .logits"
-        )
-    return logits
+    """The logits (B, C) in a classifier's output, or the encodings (B, D) in a backbone's.
+
+    The output is a tensor, or an object of transformers with `.logits` or `.pooler_output`.
+    """
+    if isinstance(output, Tensor):
+        return output
+    for name in ("logits", "pooler_output"):
+        if isinstance(found := getattr(output, name, None), Tensor):
+            return found.flatten(1) if found.shape[2:] == (1, 1) else found
+    raise WrapError(
+        f"the classifier returns a {type(output).__name__}; expected a tensor (B, C), or an object with .logits, or "
+        "with .pooler_output if it has no last layer"
+    )
+
+
+def returns_encodings(output: object) -> bool:
+    """Whether an output is that of a backbone of transformers, which has no logits."""
+    return not isinstance(output, Tensor) and not isinstance(getattr(output, "logits", None), Tensor)
 
 
 def copy_module(classifier: nn.Module) -> nn.Module:
