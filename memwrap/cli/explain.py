@@ -12,7 +12,7 @@ from memwrap.cli.callbacks import reading_bars
 from memwrap.cli.data_options import DataOptions
 from memwrap.cli.evaluate import EVALUATIONS, other_images, own_data
 from memwrap.cli.failures import CODES
-from memwrap.cli.terminal import device_named, errors, plain_console, print_json
+from memwrap.cli.terminal import errors, plain_console, print_json
 from memwrap.data import LabelledImages, UnreadableFile, generator, list_image_files, read_image_files
 from memwrap.errors import DataError, SaveError, SettingsError
 from memwrap.explain.attribution.baselines import check_baseline
@@ -20,6 +20,7 @@ from memwrap.explain.attribution.methods import check_method
 from memwrap.report.create import Inputs, Source, create_report, explain_inputs
 from memwrap.report.page import check_inputs_fit, page_content
 from memwrap.report.record import HeatmapOptions, ReportRecord
+from memwrap.runs.devices import device_named
 from memwrap.runs.reporting import source_of
 from memwrap.runs.run import Run, SavedModel, open_model
 from memwrap.storage.files import write_file
@@ -82,6 +83,7 @@ def explain(path: Path, selection: ImageSelection, output: OutputOptions, readin
     if output.html is None and output.figure is None:
         explanations, _ = explain_inputs(source, inputs, output.shown, None, reading_bars(errors))
         if not output.as_json:
+            plain_console().print(f"predictions are {show.DECIDED_BY[explanations[0].decided_by]}\n")
             for record in explanations:
                 show.explanation(plain_console(), record, output.shown)
     else:

@@ -5,12 +5,16 @@ from pathlib import Path
 import typer
 
 from memwrap.cli.failures import CODES
-from memwrap.cli.terminal import device_named, errors, plain_console, print_json
+from memwrap.cli.terminal import errors, plain_console, print_json
 from memwrap.data import UnreadableFile
 from memwrap.errors import DataError
 from memwrap.models.prediction import predict_files
+from memwrap.runs.devices import device_named
 from memwrap.runs.run import open_model
 from memwrap.visible import visible_name
+
+# What did not decide, by what did.
+OTHERS = {"vote": "the last layer", "classifier": "the vote of the memory images"}
 
 
 def predict(run: Path, images: list[Path], device: str, as_json: bool) -> None:
@@ -23,6 +27,8 @@ def predict(run: Path, images: list[Path], device: str, as_json: bool) -> None:
             errors.print(visible_name(f"{result.path}: cannot be read, {result.reason}"))
         elif not as_json:
             doubt = ", unsure" if result.uncertain else ""
+            if result.differs:
+                doubt += f": {OTHERS[result.decided_by]} predicts {result.other_prediction_name}"
             line = f"{result.path}: {result.prediction_name} ({result.probability:.1%} by {result.decided_by}{doubt})"
             console.print(visible_name(line))
     if not results:

@@ -220,7 +220,7 @@ def explain(
         probabilities.cpu(),
         reading.weights.cpu(),
         reading.votes.cpu(),
-        _other_predictions(reading, layer.decided_by),
+        other_predictions(reading, layer.decided_by),
         nothing if uncertain is None else uncertain.tolist(),
         removal_effects(ablation, reading, predictions, temperature).cpu() if has_effects else nothing,
         strict=True,
@@ -246,7 +246,7 @@ def explain(
     ]
 
 
-def _other_predictions(reading: Reading, decided_by: DecidedBy) -> list[int | None]:
+def other_predictions(reading: Reading, decided_by: DecidedBy) -> list[int | None]:
     """The class of what did not decide: of the head next to a vote, if it knows the vote's class, or of the vote."""
     if decided_by == "head" or reading.head_logits is None or reading.votes is None:
         return [None] * len(reading.logits)

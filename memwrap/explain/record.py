@@ -114,6 +114,8 @@ class PredictionRecord(FrozenRecord):
     """The model's prediction for one image. uncertain: None where there is no memory image to compare with.
 
     decided_by: "vote" of the memory images, "head" that reads the memory, or "classifier" that does not.
+    other_prediction: the class of the head next to a vote, or of the vote next to a classifier; None if there is one
+    decision alone.
     """
 
     path: Text | None
@@ -122,6 +124,13 @@ class PredictionRecord(FrozenRecord):
     probability: Share
     uncertain: bool | None
     decided_by: DecidedBy
+    other_prediction: int | None = None
+    other_prediction_name: Text | None = None
+
+    @property
+    def differs(self) -> bool:
+        """Whether head and vote differ, where there are both."""
+        return self.other_prediction not in (None, self.prediction)
 
 
 class ExplanationRecord(PredictionRecord):
@@ -131,9 +140,6 @@ class ExplanationRecord(PredictionRecord):
     label_name: Text | None
     probabilities: tuple[float, ...]
     votes: tuple[float, ...]  # the weights summed by the label of the memory images
-    # The class of the head next to a vote, or of the vote next to a classifier; None if there is one decision alone.
-    other_prediction: int | None
-    other_prediction_name: Text | None
     second: ClassRecord | None  # the second most probable class; None with one class
     memory_size: int
     samples: Annotated[tuple[SampleRecord, ...], Field(min_length=1)]
@@ -192,11 +198,6 @@ class ExplanationRecord(PredictionRecord):
     def class_name_of(self, sample: MemoryImageRecord) -> str | None:
         """The name of that class."""
         return sample.prediction_name if self.decided_by == "head" else sample.label_name
-
-    @property
-    def differs(self) -> bool:
-        """Whether head and vote differ, where there are both."""
-        return self.other_prediction not in (None, self.prediction)
 
     def shown_samples(self, count: int) -> tuple[SampleRecord, ...]:
         """The `count` strongest samples, then the strongest example and counterfactual if not among them."""

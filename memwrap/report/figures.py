@@ -22,7 +22,7 @@ SCALE_STEPS, SCALE_HEIGHT = 64, 0.2  # colours; inches
 LEGEND_LETTERS = 18  # to an inch
 LEGEND = (
     "Below each picture: the model's prediction. Blue: memory images predicted as the same class, orange: as another. "
-    "A label is given where it differs."
+    "A label is given where it differs. A last layer decided, which reads image and memory images."
 )
 LEGEND_BY_LABEL = (
     "Below each picture: the model's prediction, or the label of a memory image. Blue: memory images labelled as the "

@@ -44,7 +44,8 @@ def record_of(path: Path) -> ReportRecord:
 def test_each_image_is_explained_by_a_sentence_and_a_table(trained: Trained, files: list[Path]) -> None:
     result = succeeds("explain", trained.run, *files, "--shown", 2)
     records = succeeds("explain", trained.run, *files, "--json").json
-    blocks = result.out.strip().split("\n\n")
+    decided, *blocks = result.out.strip().split("\n\n")
+    assert decided == "predictions are decided by a last layer that reads image and memory"
     assert len(blocks) == 2
     for file, record, block in zip(files, records, blocks, strict=True):
         first, sentence, heads, *rows = block.splitlines()
@@ -420,7 +421,7 @@ def test_a_run_without_a_memory_cannot_explain(data: Path, out: Path) -> None:
     succeeds("train", data, "--out", out, *QUICK, "--variant", "standard", "--no-evaluate")
     message = fails(2, "explain", out, data)
     assert "is a model of the variant standard, which has no memory to explain by" in message
-    assert "train with --variant memory_wrap or only_memory" in message
+    assert "train with --variant vote, memory_wrap or only_memory" in message
 
 
 def test_a_run_that_is_not_finished_cannot_explain(trained: Trained, tmp_path: Path) -> None:

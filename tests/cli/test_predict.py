@@ -37,6 +37,27 @@ def test_an_unsure_prediction_is_called_so(trained: Trained, monkeypatch: pytest
     assert result.out.splitlines() == ["a.png: cat (51.3% by head, unsure)", *["a.png: cat (51.3% by head)"] * 2]
 
 
+def test_where_vote_and_last_layer_differ_both_classes_are_shown(
+    trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cat = PredictionRecord(
+        path="a.png",
+        prediction=0,
+        prediction_name="cat",
+        probability=0.75,
+        uncertain=True,
+        decided_by="vote",
+        other_prediction=1,
+        other_prediction_name="dog",
+    )
+    found = [cat, cat.model_copy(update={"other_prediction": 0, "uncertain": False})]
+    monkeypatch.setattr(command, "predict_files", lambda *_: iter(found))
+    assert succeeds("predict", trained.run, "a.png").out.splitlines() == [
+        "a.png: cat (75.0% by vote, unsure: the last layer predicts dog)",
+        "a.png: cat (75.0% by vote)",
+    ]
+
+
 def test_a_folder_means_all_images_in_it(trained: Trained) -> None:
     lines = succeeds("predict", trained.run, trained.data).out.splitlines()
     assert len(lines) == 20

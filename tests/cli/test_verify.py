@@ -186,7 +186,11 @@ def test_a_file_that_is_no_report_is_an_error(tmp_path: Path, content: bytes, wo
     [
         ('"shown": 2', '"shown": "two"', ["shown", "two"]),
         ('"label": ', '"label": 99, "old": ', ["old"]),
-        (re.compile(r'"head", "label": \d'), '"head", "label": 99', ["image 1", "99", "0 to 1"]),
+        (
+            re.compile(r'"other_prediction_name": null, "label": \d'),
+            '"other_prediction_name": null, "label": 99',
+            ["image 1", "99", "0 to 1"],
+        ),
         ('"baseline": "white", "tolerance"', '"baseline": "pink", "tolerance"', ["heatmaps", "pink"]),
         ('"shown": 2', '"title": "Certified", "shown": 2', ["title", "Certified"]),
         ('"format_version": 4', '"format_version": 5', ["format version 5"]),

@@ -83,9 +83,9 @@ def test_a_calibration_comes_back(variant: str, images: Tensor, memory: Tensor, 
     model = memwrap.wrap(memwrap.encoders.create("tiny", num_classes=4), variant).eval()
     if isinstance(model, MemoryClassifier):
         model.remember(memory, labels)
-    before = predict_images(model, images)[0]
+    before = predict_images(model, images).probabilities
     model.calibration = CALIBRATIONS[variant]
-    expected = predict_images(model, images)[0]
+    expected = predict_images(model, images).probabilities
     assert not torch.allclose(expected.float(), before)
     assert torch.equal(expected.argmax(1), before.argmax(1))
     if variant != "vote":
@@ -93,7 +93,7 @@ def test_a_calibration_comes_back(variant: str, images: Tensor, memory: Tensor, 
     model.save(tmp_path)
     loaded = memwrap.load(tmp_path)
     assert loaded.calibration == model.calibration
-    assert_close(predict_images(loaded, images)[0], expected, atol=0, rtol=0)
+    assert_close(predict_images(loaded, images).probabilities, expected, atol=0, rtol=0)
     edit(tmp_path / "model.json", ["calibration"], None)
     assert memwrap.load(tmp_path).calibration is None
     edit(tmp_path / "model.json", ["calibration"], REMOVED)  # as in folders of memwrap 0.1

@@ -80,7 +80,12 @@ Picture = Callable[..., Path]
 
 
 def predicted(
-    path: Path, label: int, probability: float, uncertain: bool | None, decided_by: str = "head"
+    path: Path,
+    label: int,
+    probability: float,
+    uncertain: bool | None,
+    decided_by: str = "head",
+    other: int | None = None,
 ) -> dict[str, object]:
     return {
         "path": str(path),
@@ -89,6 +94,8 @@ def predicted(
         "probability": pytest.approx(probability, abs=1e-5),
         "uncertain": uncertain,
         "decided_by": decided_by,
+        "other_prediction": other,
+        "other_prediction_name": None if other is None else NAMES[other],
     }
 
 
@@ -119,14 +126,15 @@ def test_pictures_next_to_a_memory_by_hand(decide: Literal["vote", "head"], pict
     if decide == "vote":
         # Red has the cosines 1, 1, 0, and the weights .5, .5, 0. The second colour has .6, .6, .8, so the threshold is
         # 1/3 and the weights are 4/15, 4/15, 7/15: 8/15 for class 0, but the strongest sample and the head say 1.
-        expected = [(0, 1.0, False), (0, 8 / 15, True), (1, 1.0, False)]
+        expected, others = [(0, 1.0, False), (0, 8 / 15, True), (1, 1.0, False)], (0, 1, 1)
     else:
         # Logits 1, 0, 0 and .4, .533, 0 and 0, 1, 0; of the second the vote, as above, would be 0.
         sure = math.e / (math.e + 2)
         unsure = math.exp(8 / 15) / (math.exp(0.4) + math.exp(8 / 15) + 1)
-        expected = [(0, sure, False), (1, unsure, True), (1, sure, False)]
+        expected, others = [(0, sure, False), (1, unsure, True), (1, sure, False)], (0, 0, 1)
     decided_by = "vote" if decide == "vote" else "classifier"
-    assert found == [predicted(path, *each, decided_by) for path, each in zip(paths, expected, strict=True)]
+    rows = zip(paths, expected, others, strict=True)
+    assert found == [predicted(path, *each, decided_by, other) for path, each, other in rows]
 
 
 def test_a_memory_of_one_says_nothing_of_certainty(by_colour: MemoryClassifier, picture: Picture) -> None:
@@ -316,7 +324,7 @@ def test_predictions_are_made_in_evaluation_mode_and_leave_the_mode(model: Memor
     model.remember(torch.randn(6, 3, 8, 8), [0, 1, 2, 3, 0, 1])
     expected = model(images).detach().softmax(1)
     model.encoder.train()
-    probabilities, _ = predict_images(model, images)
+    probabilities = predict_images(model, images).probabilities
     assert_close(probabilities, expected)
     assert not probabilities.requires_grad
     assert model.encoder.training
@@ -325,7 +333,7 @@ def test_predictions_are_made_in_evaluation_mode_and_leave_the_mode(model: Memor
 def test_uncertain_is_what_a_loop_over_the_inputs_finds(by_colour: MemoryClassifier) -> None:
     by_colour.remember(torch.rand(20, 3, 1, 1).expand(-1, *SHAPE), [0] * 20)
     images = torch.rand(50, 3, 1, 1).expand(-1, *SHAPE)
-    _, uncertain = predict_images(by_colour, images)
+    uncertain = predict_images(by_colour, images).uncertain
     found = []
     for image in images:
         reading = by_colour.read(image.unsqueeze(0))
