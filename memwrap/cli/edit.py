@@ -4,14 +4,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from memwrap.cli.callbacks import reading_bars
 from memwrap.cli.data_options import DataOptions
-from memwrap.cli.evaluate import encoder_of, keep_evaluation, own_data, remove_evaluations
-from memwrap.cli.show import percent
-from memwrap.cli.terminal import device_named, errors, plain_console, print_json, warn
+from memwrap.cli.evaluate import keep_evaluation, own_data, remove_evaluations
+from memwrap.cli.show import DECIDED_BY, percent
+from memwrap.cli.terminal import errors, plain_console, print_json, warn
 from memwrap.data import DataSet, open_data
 from memwrap.models.classifier import MemoryClassifier
-from memwrap.runs.editing import add_images, drop_images, editable_model, write_edited
-from memwrap.runs.evaluation import evaluate_run
+from memwrap.runs.devices import device_named
+from memwrap.runs.editing import add_images, check_unseen, drop_images, editable_model, write_edited
+from memwrap.runs.evaluation import encoder_for, evaluate_run
 from memwrap.runs.run import Run, SavedModel, open_model
 from memwrap.visible import visible_name
 
@@ -35,7 +37,9 @@ def add(
     warn(*given.warnings)
     known = model.classes or ()
 
-    def change() -> dict[str, Any]:
+    def change(data: DataSet | str) -> dict[str, Any]:
+        if isinstance(folder, Run) and isinstance(data, DataSet):
+            check_unseen(folder, data, given.train)
         added = add_images(model, given)
         counts = added.counts
         for name, count in counts.items():
@@ -54,7 +58,7 @@ def drop(path: Path, images: list[str], run_data: str | None, reading: DataOptio
     folder = open_model(path)
     model = editable_model(folder, device_named(device))
 
-    def change() -> dict[str, Any]:
+    def change(_: DataSet | str) -> dict[str, Any]:
         rows = drop_images(model, images)
         errors.print(f"{len(rows)} {'image' if len(rows) == 1 else 'images'} dropped")
         return {"dropped": rows}
@@ -65,15 +69,18 @@ def drop(path: Path, images: list[str], run_data: str | None, reading: DataOptio
 def _edit(
     folder: SavedModel,
     model: MemoryClassifier,
-    change: Callable[[], dict[str, Any]],
+    change: Callable[[DataSet | str], dict[str, Any]],
     run_data: str | None,
     reading: DataOptions,
     as_json: bool,
 ) -> None:
-    """Change the memory, store it, and print the accuracy on the run's test images before and after."""
+    """Change the memory, store it, and print the accuracy on the run's test images before and after.
+
+    change: is given the run's data, or the reason why they are not there.
+    """
     data = own_data(folder, run_data, reading)
     before = _accuracy(_evaluation(folder, model, data))
-    facts = change()
+    facts = change(data)
     write_edited(folder, model)
     if isinstance(folder, Run):
         remove_evaluations(folder)  # those of the memory before
@@ -84,10 +91,11 @@ def _edit(
     memory = model.remembered
     assert memory is not None
     if as_json:
-        print_json({"run": str(folder.path), **facts, "memory": len(memory), "before": before, "after": after})
+        facts = {"run": str(folder.path), **facts, "memory": len(memory), "decided_by": model.decided_by}
+        print_json({**facts, "before": before, "after": after})
         return
     console = plain_console()
-    console.print(f"the memory has {len(memory)} images now")
+    console.print(f"the memory has {len(memory)} images now; predictions are {DECIDED_BY[model.decided_by]}")
     if before is None or after is None:
         console.print(f"accuracy is not known: {data if isinstance(data, str) else 'the run has no test images'}")
     else:
@@ -97,7 +105,7 @@ def _edit(
 def _evaluation(folder: SavedModel, model: MemoryClassifier, data: DataSet | str) -> dict[str, Any] | None:
     if not isinstance(folder, Run) or isinstance(data, str) or not len(folder.splits.test):
         return None
-    return evaluate_run(folder, model, data, None, "test", encoder_of(folder, model))
+    return evaluate_run(folder, model, data, None, "test", encoder_for(folder, model, reading_bars(errors)))
 
 
 def _accuracy(evaluation: dict[str, Any] | None) -> float | None:

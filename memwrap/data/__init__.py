@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from memwrap._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from memwrap.data.dataset import DataSet, Images, InMemoryImages, LabelledImages, count_shared
+    from memwrap.data.dataset import DataSet, Images, InMemoryImages, LabelledImages, find_shared
     from memwrap.data.decoding import decode_image
     from memwrap.data.files import UnreadableFile, list_image_files, read_image_files
     from memwrap.data.folders import read_folder
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 FITS = ("crop", "pad", "stretch")  # how an image of another shape is brought to the target shape
 
 _MODULES = {
-    "dataset": ("DataSet", "Images", "InMemoryImages", "LabelledImages", "count_shared"),
+    "dataset": ("DataSet", "Images", "InMemoryImages", "LabelledImages", "find_shared"),
     "decoding": ("decode_image",),
     "files": ("UnreadableFile", "list_image_files", "read_image_files"),
     "folders": ("read_folder",),
@@ -60,11 +60,11 @@ __all__ = [
     "build_sampler",
     "channel_statistics",
     "check_size",
-    "count_shared",
     "decode_image",
     "derive_seed",
     "digits",
     "draw_subset",
+    "find_shared",
     "generator",
     "hold_out",
     "list_image_files",

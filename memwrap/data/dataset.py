@@ -80,10 +80,10 @@ class DataSet:
     warnings: tuple[str, ...] = ()  # reasons to doubt a result on these data
 
 
-def count_shared(images: Images, others: Images) -> int:
-    """The number of images that equal one of the others, pixel for pixel."""
+def find_shared(images: Images, others: Images) -> list[int]:
+    """The indices of the images that equal one of the others, pixel for pixel."""
     known = set(_digests(others))
-    return sum(digest in known for digest in _digests(images))
+    return [index for index, digest in enumerate(_digests(images)) if digest in known]
 
 
 def _digests(images: Images) -> Iterator[bytes]:

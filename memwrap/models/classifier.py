@@ -88,6 +88,7 @@ class MemoryClassifier(EncoderModel, ExplainableModel):
         memory: images (M, channels, H, W), or (B, M, channels, H, W) for one memory to each input; None takes the
         remembered one. keep: bool (M,) or (B, M); False removes a sample.
         """
+        keep = keep.to(images.device) if isinstance(keep, Tensor) else keep
         if memory is not None:
             self._check_memory(memory, images)
             return self.layer.read(self.encode(images), self._encode(memory, "memory"), keep)
@@ -182,13 +183,25 @@ class MemoryClassifier(EncoderModel, ExplainableModel):
         Only for votes: remember images of it with `remember(images, labels, extend=True)`.
         """
         if not isinstance(self.layer, VoteLayer) or self.decided_by != "vote":
-            raise InputError("only a model that decides by the vote of its memory takes a class without training")
+            raise InputError(
+                "only a model that decides by the vote of its memory takes a class without training; train on it, or "
+                'attach the classifier anew with decide="vote"'
+            )
         if self.classes is not None:
             if name in self.classes:
                 raise InputError(f"there is a class {name!r} already; give its images the label of that class")
             self.classes = (*self.classes, name)
         self.layer.add_classes(1)
         return self.layer.num_classes - 1
+
+    def drop_empty_classes(self) -> None:
+        """Undo `add_class` for the last classes, as far as the memory holds no image of them."""
+        memory, layer = self._require_memory(), self.layer
+        if not isinstance(layer, VoteLayer) or not layer.head_classes:
+            return
+        needed = max(layer.head_classes, int(memory.labels.max()) + 1)
+        layer.add_classes(needed - layer.num_classes)
+        self.classes = None if self.classes is None else tuple(self.classes)[:needed]
 
     def restore(self, remembered: RememberedMemory) -> None:
         """Take a memory that these weights, as they are now, have encoded before."""

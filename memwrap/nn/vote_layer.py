@@ -132,7 +132,7 @@ class VoteLayer(MemoryLayer):
         return None
 
     def add_classes(self, count: int) -> None:
-        """Let the memory have this many more classes; the head does not know them."""
+        """Let the memory have this many more classes, or fewer; the head does not know them."""
         self.num_classes += count
 
     def settings(self) -> dict[str, Any]:

@@ -1,21 +1,20 @@
 """The memory of a finished run, changed without training: images and classes added, images dropped."""
 
-import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from memwrap.data import DataSet, LabelledImages
+from memwrap.data import DataSet, InMemoryImages, LabelledImages, find_shared
 from memwrap.errors import RunError, SettingsError
 from memwrap.models.classifier import MemoryClassifier
 from memwrap.models.inference import encode_all
 from memwrap.nn.memory import RememberedMemory
 from memwrap.runs.run import Run, SavedModel
 
+MOST_NAMED = 5  # images in an error
 MOST_DIGITS = 20  # of a memory image's number: Python does not read any length
 
 
@@ -53,16 +52,25 @@ def add_images(model: MemoryClassifier, data: DataSet) -> Added:
     folder = Path(data.name).name or Path(data.name).resolve().name  # the current one is called "."
     names = tuple(f"{folder}/{name}" for name in images.names)
     added = _encoded(model, LabelledImages(images.images, numbers, names), memory)
-    held = set(_digests(memory.images))
+    repeated = find_shared(InMemoryImages(added.images), InMemoryImages(memory.images))
     model.restore(memory.joined(added))
     counts = torch.bincount(images.labels, minlength=len(data.classes)).tolist()
-    repeated = sum(digest in held for digest in _digests(added.images))
-    return Added(dict(zip(data.classes, counts, strict=True)), repeated)
+    return Added(dict(zip(data.classes, counts, strict=True)), len(repeated))
 
 
-def _digests(images: Tensor) -> Iterator[bytes]:
-    """Equal for equal images, of (n, channels, H, W)."""
-    return (hashlib.sha256(image.cpu().contiguous().numpy()).digest() for image in images)
+def check_unseen(run: Run, own: DataSet, images: LabelledImages) -> None:
+    """A SettingsError if some of these images are among those that the run is evaluated on.
+
+    A memory that holds them would look their labels up.
+    """
+    for split in ("test", "validation"):
+        if shared := find_shared(images.images, run.splits.of(own, split).images):
+            names = ", ".join(images.names[row] for row in shared[:MOST_NAMED])
+            more = " and more" if len(shared) > MOST_NAMED else ""
+            raise SettingsError(
+                f"{len(shared)} of the images are {split} images of the run ({names}{more}), of which the memory would "
+                "know the labels; leave them out"
+            )
 
 
 def _encoded(model: MemoryClassifier, images: LabelledImages, like: RememberedMemory) -> RememberedMemory:
@@ -76,6 +84,8 @@ def _encoded(model: MemoryClassifier, images: LabelledImages, like: RememberedMe
 def drop_images(model: MemoryClassifier, wanted: Sequence[str]) -> list[int]:
     """Take images out of a model's memory, by name or by number as "#12"; their numbers before.
 
+    Classes that were added later leave with their last image.
+
     A name is that of the memory, or the end of such a path, if that of no other image ends so.
     """
     memory = model.remembered
@@ -83,6 +93,7 @@ def drop_images(model: MemoryClassifier, wanted: Sequence[str]) -> list[int]:
     names = memory.names or ("",) * len(memory)
     rows = sorted({_find(each, names) for each in wanted})
     model.forget(rows)
+    model.drop_empty_classes()
     return rows
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 import memwrap
+from memwrap.runs.data import data_of
+from memwrap.runs.editing import write_edited
 from memwrap.runs.run import open_run
 from tests.cli import QUICK, fails, photos, picture, record, run, same_weights, succeeds
 from tests.cli.conftest import Trained
@@ -56,7 +58,7 @@ def test_images_and_classes_are_added(voting: Path, more: Path) -> None:
     after = accuracy(voting)
     assert "3 images of cat added\n4 images of owl added, a new class\n" in result.err
     lines = result.out.splitlines()
-    assert lines[0] == "the memory has 23 images now"
+    assert lines[0].startswith("the memory has 23 images now; predictions are decided by the vote")
     assert f"{100 * before:.2f} % before, {100 * after:.2f} % after" in lines[1]
     assert memwrap.load(voting).classes == ("cat", "dog", "owl")
     assert {"more/owl/3.png", "more/cat/2.png"} <= set(names(voting))
@@ -64,7 +66,7 @@ def test_images_and_classes_are_added(voting: Path, more: Path) -> None:
 
 def test_json_tells_what_was_added(voting: Path, more: Path, original: Trained) -> None:
     found = succeeds("add", voting, more, "--json").json
-    assert list(found) == ["run", "added", "repeated", "new_classes", "memory", "before", "after"]
+    assert list(found) == ["run", "added", "repeated", "new_classes", "memory", "decided_by", "before", "after"]
     assert found["run"] == str(voting)
     assert (found["added"], found["new_classes"], found["memory"]) == ({"cat": 3, "owl": 4}, ["owl"], 23)
     assert found["before"] == accuracy(original.run)
@@ -132,6 +134,40 @@ def test_a_head_takes_images_of_its_classes_alone(trained: Trained, more: Path, 
     assert "the memory has 19 images now" in succeeds("add", copy, more).out
 
 
+def test_images_that_the_run_is_tested_on_are_not_added(original: Trained, voting: Path, tmp_path: Path) -> None:
+    tested = record(voting, "splits.json")["test"][0]
+    files = sorted(original.data.glob("*/*.png"))
+    more = tmp_path / "more" / files[tested].parent.name
+    more.mkdir(parents=True)
+    shutil.copy(files[tested], more / "again.png")
+    message = fails(2, "add", voting, more.parent)
+    assert "1 of the images are test images of the run" in message
+    assert f"{more.name}/again.png" in message
+    assert len(names(voting)) == 16
+
+
+def test_a_memory_with_test_images_is_warned_about(original: Trained, voting: Path) -> None:
+    run = open_run(voting)
+    model, data = run.model(), data_of(run)
+    test = run.splits.of(data, "test")
+    model.remember(test.images.pixels, test.labels, extend=True)
+    write_edited(run, model)
+    message = succeeds("evaluate", voting).err
+    assert "4 of the 4 images of test are in its memory: the scores are too good" in message
+
+
+def test_a_class_leaves_with_its_last_image(voting: Path, more: Path) -> None:
+    succeeds("add", voting, more)
+    owls = [name for name in names(voting) if "/owl/" in name]
+    succeeds("drop", voting, *owls[1:])
+    assert memwrap.load(voting).classes == ("cat", "dog", "owl")
+    succeeds("drop", voting, owls[0])
+    model = memwrap.load(voting)
+    assert (model.classes, model.layer.num_classes) == (("cat", "dog"), 2)
+    succeeds("drop", voting, *(name for name in names(voting) if "dog" in name))
+    assert memwrap.load(voting).classes == ("cat", "dog")  # which the last layer knows
+
+
 # drop
 
 
@@ -139,13 +175,13 @@ def test_images_are_dropped_by_name_and_number(voting: Path) -> None:
     before = names(voting)
     result = succeeds("drop", voting, before[5], "#0")
     assert "2 images dropped" in result.err
-    assert result.out.startswith("the memory has 14 images now\naccuracy on the run's test images: ")
+    assert result.out.startswith("the memory has 14 images now; predictions are decided by the vote")
     assert names(voting) == (*before[1:5], *before[6:])
 
 
 def test_json_tells_what_was_dropped(voting: Path, original: Trained) -> None:
     found = succeeds("drop", voting, "#7", names(voting)[2], "#7", "--json").json
-    assert list(found) == ["run", "dropped", "memory", "before", "after"]
+    assert list(found) == ["run", "dropped", "memory", "decided_by", "before", "after"]
     assert (found["dropped"], found["memory"], found["run"]) == ([2, 7], 14, str(voting))
     assert found["before"] == accuracy(original.run)
     assert found["after"] == accuracy(voting)
@@ -202,7 +238,7 @@ def test_what_cannot_be_dropped_changes_nothing(wanted: list[str], words: str, v
 
 def test_a_name_that_several_images_have_is_refused(voting: Path, tmp_path: Path) -> None:
     for folder in ("one", "two"):
-        picture(tmp_path / folder / "cat" / "new.png", 0, seed=5)
+        picture(tmp_path / folder / "cat" / "new.png", 0, seed=500)
         succeeds("add", voting, tmp_path / folder)
     assert "2 memory images are called 'cat/new.png'" in fails(2, "drop", voting, "cat/new.png")
     succeeds("drop", voting, "two/cat/new.png")

@@ -456,6 +456,15 @@ def test_an_explanation_keeps_the_memory_that_it_was_made_with(
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_what_is_kept_may_be_given_on_the_cpu(remembering: MemoryClassifier, colours: Tensor) -> None:
+    keep = torch.arange(len(remembering.remembered)) != 0
+    expected = remembering.read(colours, keep=keep).weights
+    with torch.no_grad():
+        found = remembering.cuda().read(colours.cuda(), keep=keep).weights
+    assert_close(found.cpu(), expected, atol=1e-4, rtol=0)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("precision", ["highest", "medium"])
 def test_explanations_on_a_gpu_agree(precision: str, remembering: MemoryClassifier, colours: Tensor) -> None:
     expected = remembering.double().explain(colours.double())
