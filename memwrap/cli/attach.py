@@ -3,17 +3,25 @@
 from pathlib import Path
 from typing import Any
 
+from memwrap.cli.callbacks import reading_bars
 from memwrap.cli.data_options import DataOptions
-from memwrap.cli.evaluate import encoder_of, keep_evaluation, show_evaluation
-from memwrap.cli.terminal import at_home, device_named, errors, warn
-from memwrap.cli.train import check_early, refuse_here
+from memwrap.cli.evaluate import keep_evaluation, show_evaluation
+from memwrap.cli.terminal import at_home, errors, warn
+from memwrap.cli.train import refuse_here
 from memwrap.encoders import has_pretrained
 from memwrap.errors import SettingsError
 from memwrap.nn.vote_layer import check_decide
 from memwrap.runs.attaching import attach_run, attach_settings
+from memwrap.runs.choosing import check_early
 from memwrap.runs.data import data_for
-from memwrap.runs.evaluation import evaluate_run
+from memwrap.runs.devices import device_named
+from memwrap.runs.evaluation import encoder_for, evaluate_run
 from memwrap.runs.run import refuse_if_taken
+
+NO_TEST = (
+    "the run has no test images, as the classifier may have been trained on all of DATA; put others into DATA/test/, "
+    "or evaluate on them with memwrap evaluate --data"
+)
 
 
 def attach(
@@ -42,9 +50,9 @@ def attach(
     run = attach_run(out, opened, settings, "vote" if decide == "vote" else "head", place, options["progress"])
     model = run.model(place)
     if len(run.splits.test):
-        record = evaluate_run(run, model, opened, None, "test", encoder_of(run, model))
+        record = evaluate_run(run, model, opened, None, "test", encoder_for(run, model, reading_bars(errors)))
         keep_evaluation(run, record)
     else:
-        record = evaluate_run(run, model, "the run has no test images", None, "test")
+        record = evaluate_run(run, model, NO_TEST, None, "test")
     show_evaluation(record, as_json)
     errors.print(f"nothing was trained; the run is in {run.path}")

@@ -15,7 +15,7 @@ from memwrap.models.inference import remember_encoded
 from memwrap.models.wrapping import attach
 from memwrap.nn.vote_layer import SCALE, Decide, without_head
 from memwrap.runs.base import remembered_indices, training_state
-from memwrap.runs.calibrating import calibrate, choose_scale
+from memwrap.runs.calibrating import calibrate, calibrate_by_memory, choose_scale
 from memwrap.runs.drawn import encoded
 from memwrap.runs.record import new_record
 from memwrap.runs.run import Run, create_run, refuse_if_taken
@@ -29,11 +29,18 @@ from memwrap.training.trainer import Progress
 ATTACHED = "attached"  # in place of a recipe's name
 
 
+TEST = 0.2  # of the images of a classifier that was not trained on them
+
+
 def attach_settings(encoder: str, given: dict[str, Any]) -> Settings:
-    """The settings of a run that is attached to this classifier, with given or else its pretrained weights."""
+    """The settings of a run that is attached to this classifier, with given or else its pretrained weights.
+
+    Weights that are given may have been trained on any of the images: unless asked for, none are held out for testing.
+    """
     pretrained = given.get("weights") is None
+    test = given.get("test")
     fixed = {"variant": "vote", "freeze": True, "augment": (), "pretrained": pretrained, "encoder": encoder}
-    return Settings(**{**given, **fixed})
+    return Settings(**{**given, **fixed, "test": (TEST if pretrained else 0) if test is None else test})
 
 
 def attach_run(
@@ -61,7 +68,10 @@ def attach_run(
     held_out = encoded(model, splits.of(data, "validation"), lambda _, some: encoder.encode(some))
     if final.scale is None:
         choose_scale(model, held_out)
-    calibrate(model, held_out)
+    if len(held_out) or not final.pretrained:
+        calibrate(model, held_out)
+    else:
+        calibrate_by_memory(model)  # which the encoder was not trained on
     place = model.reference.device
     stored, parts = model.pack()
     remembered = tuple(splits.train[chosen].tolist())

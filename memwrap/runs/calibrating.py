@@ -43,6 +43,11 @@ def _read_held_out(model: MemoryClassifier, memory: RememberedMemory, held_out: 
     """A reading of images that are not in the memory that they are compared with, and their labels (N,)"""
     if len(held_out):
         return model.layer.read(held_out.encodings, memory.prepared), held_out.labels
+    return _leave_one_out(model, memory)
+
+
+def _leave_one_out(model: MemoryClassifier, memory: RememberedMemory) -> tuple[Reading, Tensor]:
+    """A reading of memory images, each without itself, and their labels (N,); of a large memory some."""
     count = min(len(memory), LEFT_OUT)
     rows = torch.arange(count, device=memory.labels.device) * len(memory) // count  # spread, as classes may be in order
     others = torch.ones(len(rows), len(memory), dtype=torch.bool, device=rows.device)
@@ -64,6 +69,15 @@ def calibrate(model: Model, held_out: Encoded) -> None:
         assert model.remembered is not None
         reading = model.layer.read(held_out.encodings, model.remembered.prepared)
         model.calibration = _calibration_of(model, reading, held_out.labels)
+
+
+def calibrate_by_memory(model: MemoryClassifier) -> None:
+    """Calibrate a vote on its memory, whose encoder was not trained on it: each image by all others."""
+    memory = model.fresh_memory()
+    if len(memory) <= LEAST:
+        return
+    with evaluation_mode(model):
+        model.calibration = _calibration_of(model, *_leave_one_out(model, memory))
 
 
 def _calibration_of(model: MemoryClassifier, reading: Reading, labels: Tensor) -> Calibration:

@@ -28,7 +28,8 @@ def stored(path: Path, num_classes: int) -> Path:
 
 
 def attach(weights: Path, data: Path, out: Path, *flags: object) -> tuple[object, ...]:
-    return ("attach", "timm:test_resnet", "--weights", weights, "--data", data, "--out", out, *SMALL, *flags)
+    named = ("--weights", weights, "--data", data, "--out", out)
+    return ("attach", "timm:test_resnet", *named, *SMALL, "--test", 0.2, *flags)
 
 
 def test_the_classifier_decides_with_weights_of_its_own(weights: Path, data: Path, out: Path) -> None:

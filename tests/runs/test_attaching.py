@@ -17,7 +17,8 @@ import memwrap
 from memwrap.data import DataSet
 from memwrap.errors import InputError, RunError, SettingsError
 from memwrap.models import caching
-from memwrap.nn.probabilities import TemperatureCalibration
+from memwrap.nn.calibration import fit_vote_calibration
+from memwrap.nn.probabilities import TemperatureCalibration, head_logits_for
 from memwrap.runs.attaching import attach_run, attach_settings
 from memwrap.runs.calibrating import SCALES
 from memwrap.runs.checking import check_folder
@@ -68,7 +69,9 @@ def attached(photos: Path, tmp_path: Path) -> Attach:
     """Attaches a run to weights."""
 
     def make(weights: Path, decide: Any, source: Path | str = photos, **given: Any) -> tuple[Run, DataSet]:
-        settings = attach_settings(ENCODER, {"weights": str(weights), "size": SIDE, "fit": "crop", **given})
+        settings = attach_settings(
+            ENCODER, {"weights": str(weights), "size": SIDE, "fit": "crop", "test": 0.2, **given}
+        )
         data = data_for(str(source), settings)
         return attach_run(tmp_path / "run", data, settings, decide), data
 
@@ -241,6 +244,28 @@ def test_a_transformer_is_built_for_the_size_of_the_images(photos: Path, tmp_pat
     run = attach_run(tmp_path / "run", data_for(str(photos), settings), settings, "head")
     assert run.model().transform.shape == (3, 32, 32)
     assert memwrap.load(run.path).decided_by == "classifier"
+
+
+@pytest.mark.parametrize(
+    ("given", "share"), [({"weights": "x"}, 0), ({}, 0.2), ({"weights": "x", "test": 0.3}, 0.3), ({"test": 0.0}, 0)]
+)
+def test_a_classifier_is_tested_on_nothing_that_it_may_have_been_trained_on(
+    given: dict[str, Any], share: float
+) -> None:
+    assert attach_settings(ENCODER, given).test == share
+
+
+def test_an_encoder_that_was_not_trained_on_its_memory_is_calibrated_by_it(photos: Path, tmp_path: Path) -> None:
+    settings = attach_settings("lite0", {"size": 64, "fit": "crop", "test": 0.0})
+    model = attach_run(tmp_path / "run", data_for(str(photos), settings), settings, "vote").model()
+    memory = model.remembered
+    found = [
+        model.layer.read(memory.encodings[row : row + 1], memory.prepared, torch.arange(len(memory)) != row)
+        for row in range(len(memory))
+    ]
+    votes, similarity = (torch.cat([getattr(each, name) for each in found]) for name in ("votes", "similarity"))
+    head = head_logits_for(votes, None, average=0.0)
+    assert model.calibration == fit_vote_calibration(votes, head, similarity, memory.labels)
 
 
 def test_the_encoder_of_photographs_can_be_attached(photos: Path, tmp_path: Path) -> None:

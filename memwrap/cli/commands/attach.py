@@ -25,11 +25,22 @@ def attach(
         ),
     ] = None,
     test: Annotated[
-        float, typer.Option(min=0, metavar="<float>", help="Images to hold out for testing, if there is no test/.")
-    ] = 0.2,
+        float | None,
+        typer.Option(
+            min=0,
+            metavar="<float>",
+            help="Images to hold out for testing, if there is no test/: only of DATA that the classifier was not "
+            "trained on.",
+            show_default="none with --weights, else 0.2",
+        ),
+    ] = None,
     validation: Annotated[
         float,
-        typer.Option(min=0, metavar="<float>", help="Images that the classifier has not seen, to calibrate on."),
+        typer.Option(
+            min=0,
+            metavar="<float>",
+            help="Images to hold out for scale and calibration: only of DATA that the classifier was not trained on.",
+        ),
     ] = 0.0,
     remember: Annotated[
         int | None,
@@ -54,9 +65,10 @@ def attach(
     [b]memwrap attach timm:resnet18 --weights mine.safetensors --data photos/ --out runs/mine[/b]
     [b]memwrap attach lite0 --data photos/ --out runs/lite0[/b]
 
-    The classifier stays as it is. Its training images become the memory next
-    to it, and each prediction comes with the most similar of them; with
-    --decide vote, these decide.
+    The classifier stays as it is. The images become the memory next to it, and
+    each prediction comes with the most similar of them; with --decide vote,
+    these decide. To be tested, the classifier needs images that it was not
+    trained on: DATA/test/, or --test.
     """
     from memwrap.cli.attach import attach as run_command
     from memwrap.cli.data_options import DataOptions
