@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from memwrap.cli.terminal import aligned, at_home, device_named, errors, is_there, plain_console, print_json
+from memwrap.cli.terminal import aligned, at_home, errors, is_there, plain_console, print_json
 from memwrap.data import open_data
 from memwrap.errors import RunError, SettingsError
 from memwrap.reproduce.bench.context import BenchContext
@@ -20,6 +20,7 @@ from memwrap.reproduce.bench.formatting import (
 )
 from memwrap.reproduce.bench.record import BenchRecord, Finding, Skipped, read_bench, to_json, write_bench
 from memwrap.reproduce.bench.suite import BenchOptions, make_context, make_record, measure
+from memwrap.runs.devices import device_named
 
 
 def bench(options: BenchOptions, images: str | None, device: str, as_json: bool, out: Path | None) -> None:

@@ -6,11 +6,12 @@ import typer
 
 from memwrap.cli.data_options import DataOptions
 from memwrap.cli.failures import CODES
-from memwrap.cli.terminal import aligned, device_named, plain_console, print_json
+from memwrap.cli.terminal import aligned, plain_console, print_json
 from memwrap.data import DataSet
 from memwrap.errors import DataError, RunError
 from memwrap.runs.checking import CheckResult, Finding, check_folder
 from memwrap.runs.data import OtherDataError, data_of
+from memwrap.runs.devices import device_named
 from memwrap.runs.run import Run, SavedModel, open_model
 
 

@@ -3,18 +3,19 @@
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from memwrap.cli import show
 from memwrap.cli.callbacks import reading_bars
 from memwrap.cli.data_options import DataOptions
-from memwrap.cli.terminal import device_named, errors, plain_console, print_json, warn
-from memwrap.data import DataSet, LabelledImages, count_shared, open_data
+from memwrap.cli.terminal import errors, plain_console, print_json, warn
+from memwrap.data import DataSet, Images, InMemoryImages, LabelledImages, find_shared, open_data
 from memwrap.errors import DataError, SaveError, SettingsError
-from memwrap.models.caching import CachedEncoder
-from memwrap.models.inference import encode_all
+from memwrap.models.classifier import MemoryClassifier
 from memwrap.models.loading import Model
 from memwrap.runs.data import data_of
-from memwrap.runs.drawn import Encode
-from memwrap.runs.evaluation import evaluate_run, labelled_like
+from memwrap.runs.devices import device_named
+from memwrap.runs.evaluation import encoder_for, evaluate_run, labelled_like
 from memwrap.runs.run import Run, SavedModel, open_model
 
 EVALUATIONS = {"test": "evaluation.json", "validation": "evaluation-validation.json"}  # by split
@@ -42,22 +43,15 @@ def evaluate(
     model = run.model(device_named(device))
     own = own_data(run, run_data, reading)
     images = None if data is None else other_images(run, model, data, skip_bad, reading)
-    if images is not None:
-        _warn_of_training_images(run, own, images, data)
-    record = evaluate_run(run, model, own, images, split if data is None else data, encoder_of(run, model))
+    _warn_of_known_images(run, model, own, images, split if data is None else data)
+    record = evaluate_run(
+        run, model, own, images, split if data is None else data, encoder_for(run, model, reading_bars(errors))
+    )
     if isinstance(run, Run) and data is None and "images" in record:
         keep_evaluation(run, record)
     show_evaluation(record, as_json)
     if "images" not in record:
         raise DataError(record["left_out"]["accuracy"])
-
-
-def encoder_of(run: SavedModel, model: Model) -> Encode:
-    """What encodes images for an evaluation: with a cache, if the encoder is a pretrained one that stays as it is."""
-    if isinstance(run, Run) and run.settings.freeze and (run.settings.pretrained or run.settings.weights):
-        cached = CachedEncoder(model, progress=reading_bars(errors))
-        return lambda _, images: cached.encode(images)
-    return encode_all
 
 
 def show_evaluation(record: dict[str, Any], as_json: bool) -> None:
@@ -92,11 +86,22 @@ def own_data(run: SavedModel, moved_to: str | None, reading: DataOptions) -> Dat
         return str(error) if moved_to else f"{error}; if they have moved, give --run-data"
 
 
-def _warn_of_training_images(run: SavedModel, own: DataSet | str, images: LabelledImages, where: str | None) -> None:
+def _warn_of_known_images(
+    run: SavedModel, model: Model, own: DataSet | str, images: LabelledImages | None, where: str
+) -> None:
+    """Warn of images to evaluate on, None for those of a split, that the run was trained on or has in its memory."""
     if isinstance(own, str) or not isinstance(run, Run):
         return
-    if count := count_shared(images.images, run.splits.of(own, "train").images):
-        warn(f"{count} of the {len(images)} images of {where} are training images of the run: the scores are too good")
+    known: dict[str, Images] = {}
+    if images is not None:
+        known["training images of the run"] = run.splits.of(own, "train").images
+    memory = model.remembered if isinstance(model, MemoryClassifier) else None
+    if memory is not None and run.state is not None and run.state.edited and memory.images.dtype == torch.uint8:
+        known["in its memory"] = InMemoryImages(memory.images)
+    tested = images or run.splits.of(own, where)
+    for what, others in known.items():
+        if shared := find_shared(tested.images, others):
+            warn(f"{len(shared)} of the {len(tested)} images of {where} are {what}: the scores are too good")
 
 
 def other_images(

@@ -12,7 +12,7 @@ from memwrap.cli.callbacks import STEP_SECONDS
 from memwrap.cli.data_options import DataOptions
 from memwrap.cli.failures import INTERRUPTED
 from memwrap.cli.signals import stop_on_signals
-from memwrap.cli.terminal import aligned, at_home, device_named, errors, is_there, plain_console, warn
+from memwrap.cli.terminal import aligned, at_home, errors, is_there, plain_console, warn
 from memwrap.data import CLASS_NAMES, PUBLISHED, DataSet
 from memwrap.errors import DataError, RunError, SettingsError, TrainingError
 from memwrap.report.durations import duration
@@ -34,6 +34,7 @@ from memwrap.reproduce.runner import Outcome, RunConfig, Status, check_known_ima
 from memwrap.reproduce.tables import CLASSES, rows_from_records
 from memwrap.reproduce.tasks import Selection, Task
 from memwrap.runs.data import data_for
+from memwrap.runs.devices import device_named
 from memwrap.runs.training import device_name
 from memwrap.training.recipes import recipe
 

@@ -1,6 +1,6 @@
 """Results as tables for a terminal."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rich.cells import cell_len
@@ -14,7 +14,8 @@ from memwrap.runs.record import FitSummary
 from memwrap.training.settings import Settings
 from memwrap.visible import visible_name
 
-POOR = 0.6  # accuracy on held-out images
+# Accuracy on held-out images, from 0 for guessing to 1; letters and digits are not what the encoder was trained on.
+POOR, POOR_FOR_LETTERS = 0.5, 0.97
 MOST_CLASSES = 30  # in the table of classes; of more, the worst
 WORST = 10
 SHORT = 6  # characters: names up to this are heads of columns, for others there are numbers
@@ -77,7 +78,7 @@ def evaluation(console: Console, record: dict[str, Any]) -> None:
         console.print(f"left out: {what} ({why})")
 
 
-def fit_lines(found: FitSummary, decided_by: str, settings: Settings) -> Iterator[str]:
+def fit_lines(found: FitSummary, decided_by: str, settings: Settings, classes: Sequence[str]) -> Iterator[str]:
     """What a fitted last layer was chosen by, and what follows for those who want more."""
     if found.vote_accuracy is None or found.head_accuracy is None:
         yield "too few images to hold some out: nothing was chosen by them, and probabilities are rough"
@@ -91,7 +92,9 @@ def fit_lines(found: FitSummary, decided_by: str, settings: Settings) -> Iterato
             "the last layer decides, as the vote of the images is more than a point worse; explanations show similar "
             "images, which did not decide"
         )
-    if max(found.vote_accuracy, found.head_accuracy) < POOR:
+    guessing = 1 / len(classes)
+    skill = (max(found.vote_accuracy, found.head_accuracy) - guessing) / (1 - guessing)
+    if skill < (POOR_FOR_LETTERS if all(len(name) == 1 for name in classes) else POOR):
         yield (
             f"the encoder {settings.encoder} tells these classes apart poorly, as it was trained on photographs of "
             "things; training from scratch may do better: --encoder small, or --encoder resnet18 with a GPU"
@@ -244,13 +247,14 @@ def explanation(console: Console, record: ExplanationRecord, shown: int) -> None
     verdict = f"{record.path}: {record.prediction_name} ({percent(record.probability, 1)}){label}{second}"
     console.print(visible_name(verdict))
     console.print(f"  {visible_name(record.sentence)}")
-    table = _table("", "weight", "without it")
+    has_effects = record.decided_by != "classifier"
+    table = _table("", "weight", *(["without it"] if has_effects else []))
     for head in ("predicted as", "label", "memory image"):
         table.add_column(head, overflow="fold")
     for place, sample in enumerate(record.shown_samples(shown)):
         if place == shown:
             table.add_row(" ", "...")
-        table.add_row(" ", *_sample_cells(sample))
+        table.add_row(" ", *_sample_cells(sample, has_effects))
     console.print(table)
     for sample in record.shown_samples(shown)[shown:]:
         console.print(f"  ... {record.further_title(sample)}")
@@ -264,11 +268,11 @@ def explanation(console: Console, record: ExplanationRecord, shown: int) -> None
     console.print()
 
 
-def _sample_cells(sample: SampleRecord) -> tuple[str, ...]:
+def _sample_cells(sample: SampleRecord, has_effects: bool) -> tuple[str, ...]:
     differs = "" if sample.prediction in (None, sample.label) else " (differs)"
     cells = (
         percent(sample.weight, 1),
-        "-" if sample.effect is None else f"{points(sample.effect)} points",
+        *(["-" if sample.effect is None else f"{points(sample.effect)} points"] if has_effects else []),
         sample.prediction_name or "-",
         f"{sample.label_name}{differs}",
         f"#{sample.index}" if sample.file is None else f"#{sample.index} {image_name(sample.file)}",

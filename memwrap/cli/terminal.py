@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
 from rich.text import Text
 
@@ -65,18 +64,3 @@ def is_there(path: Path) -> bool:
         return path.exists()
     except OSError:
         return False
-
-
-def device_named(name: str) -> torch.device:
-    """The device of this name; auto is a GPU if there is one."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(1, device=device).item()  # fails for a device without memory, such as "meta"
-    except (RuntimeError, AssertionError, ImportError) as error:
-        known = (
-            "auto, cpu or cuda" if torch.cuda.is_available() else "auto or cpu, as there is no GPU that torch can use"
-        )
-        raise SettingsError(f"device is {name!r}, which cannot be used here; expected {known}") from error
-    return device

@@ -9,27 +9,25 @@ from typing import Any
 import torch
 import typer
 
-from memwrap import encoders
 from memwrap.cli import show
 from memwrap.cli.callbacks import LogLines, ProgressBar, TensorBoardCurves, curve_writer, reading_bars, training_bar
 from memwrap.cli.data_options import DataOptions
-from memwrap.cli.evaluate import encoder_of, keep_evaluation, show_evaluation
+from memwrap.cli.evaluate import keep_evaluation, show_evaluation
 from memwrap.cli.failures import INTERRUPTED
 from memwrap.cli.signals import stop_on_signals
-from memwrap.cli.terminal import at_home, device_named, errors, print_json, warn
+from memwrap.cli.terminal import at_home, errors, print_json, warn
 from memwrap.data import PUBLISHED, DataSet
-from memwrap.encoders import TIMM, timm_config
-from memwrap.encoders.lite import published_weights
 from memwrap.errors import DataError, DivergedError, RunError, SettingsError, short
 from memwrap.report.durations import duration
 from memwrap.runs.base import RunTraining
-from memwrap.runs.choosing import choose_settings
+from memwrap.runs.choosing import check_early, choose_settings
 from memwrap.runs.data import data_for, data_of
-from memwrap.runs.evaluation import evaluate_run
-from memwrap.runs.fitting import FittedTraining, choose_fit
+from memwrap.runs.devices import device_named
+from memwrap.runs.evaluation import encoder_for, evaluate_run
+from memwrap.runs.fitting import FittedTraining
 from memwrap.runs.run import Run, open_run, refuse_if_taken
 from memwrap.runs.scores import TrainResult
-from memwrap.runs.training import begin, last_session, session_changes, session_on
+from memwrap.runs.training import last_session, open_and_begin, session_changes, session_on
 from memwrap.runs.training import resume as resume_run
 from memwrap.training.recipes import DEFAULT, RECIPES
 from memwrap.training.settings import Settings, read_file, without_effect
@@ -90,17 +88,20 @@ def _begin(
     refuse_here(out)
     refuse_if_taken(out)
     check_early(settings)
-    settings, opened = choose_fit(
-        settings, lambda tried: data_for(data, tried, **reading.options()), device, reading.options()["progress"]
+    options = reading.options()
+    return open_and_begin(
+        out, lambda tried: data_for(data, tried, **options), settings, name, device, options["progress"]
     )
-    return begin(out, opened, settings, name, device)
 
 
 def _resume(out: Path, moved_to: str | None, device: torch.device, reading: DataOptions) -> RunTraining:
     run = open_run(out)
     before = last_session(run, run.unfinished_state())  # before the images are read
     warn(*_changes(session_changes(before, session_on(device)), run.settings.precision))
-    return resume_run(run, _open_data(run, moved_to, reading), device)
+    training = resume_run(run, _open_data(run, moved_to, reading), device)
+    if isinstance(training, FittedTraining):
+        training.bars = reading.options()["progress"]
+    return training
 
 
 def _changes(changes: dict[str, tuple[Any, Any]], precision: str) -> list[str]:
@@ -148,19 +149,6 @@ def _require_folder(path: Path) -> None:
         raise RunError(f"{path}: is a link or a file; expected a folder, or nothing: remove it")
 
 
-def check_early(settings: Settings) -> None:
-    """Check what would otherwise fail after all images have been read."""
-    name = settings.encoder
-    if name is not None and name.startswith(TIMM):
-        timm_config(name)
-    elif name is not None and name not in encoders.names():
-        raise SettingsError(f"encoder is {name!r}; expected one of {', '.join(encoders.names())}, or timm:NAME")
-    elif settings.pretrained and name is not None:
-        published_weights(name)  # fails if its package is not installed
-    if settings.weights is not None and not Path(settings.weights).is_file():
-        raise SettingsError(f"weights is {settings.weights!r}; there is no such file")
-
-
 def _open_data(run: Run, moved_to: str | None, reading: DataOptions) -> DataSet:
     try:
         return data_of(run, moved_to, **reading.options())
@@ -182,8 +170,6 @@ def _announce(training: RunTraining) -> None:
     )
     if changed := _changed_shapes(run.record.data.conversion.get("adjusted", {})):
         errors.print(f"{changed} to make them square; --fit says how")
-    if isinstance(training, FittedTraining):
-        training.bars = reading_bars(errors)
     is_random = not (run.settings.pretrained or run.settings.weights)
     if is_random and (run.settings.freeze or run.record.recipe == "finetune"):
         what = "frozen" if run.settings.freeze else "finetuned"
@@ -256,7 +242,12 @@ def _train_with_callbacks(training: RunTraining, tensorboard: bool) -> tuple[boo
 def _evaluate(training: RunTraining) -> dict[str, Any]:
     try:
         return evaluate_run(
-            training.run, training.model, training.data, None, "test", encoder_of(training.run, training.model)
+            training.run,
+            training.model,
+            training.data,
+            None,
+            "test",
+            encoder_for(training.run, training.model, reading_bars(errors)),
         )
     except KeyboardInterrupt:
         command = shlex.join(["memwrap", "evaluate", str(training.run.path)])
@@ -267,7 +258,7 @@ def _evaluate(training: RunTraining) -> dict[str, Any]:
 def _conclude(training: RunTraining, evaluate: bool, as_json: bool) -> None:
     run = training.run
     if isinstance(training, FittedTraining) and run.state is not None and run.state.fitted is not None:
-        for line in show.fit_lines(run.state.fitted, training.model.decided_by, run.settings):
+        for line in show.fit_lines(run.state.fitted, training.model.decided_by, run.settings, run.classes):
             errors.print(line)
     facts: dict[str, Any] = {"run": str(run.path), "seconds": training.seconds, "steps": training.steps}
     if evaluate and len(run.splits.test):

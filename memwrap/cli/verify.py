@@ -6,11 +6,12 @@ import typer
 
 from memwrap.cli.callbacks import reading_bars
 from memwrap.cli.failures import DIFFERENT
-from memwrap.cli.terminal import device_named, errors, plain_console, print_json
+from memwrap.cli.terminal import errors, plain_console, print_json
 from memwrap.errors import DataError, RunError
 from memwrap.report.create import Source
 from memwrap.report.page import read_page, read_record
 from memwrap.report.verification import FOLDER_NAME, MOST_LISTED, Verification, verify
+from memwrap.runs.devices import device_named
 from memwrap.runs.reporting import source_of
 from memwrap.runs.run import open_model
 from memwrap.version import __version__

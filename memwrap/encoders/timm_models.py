@@ -73,7 +73,7 @@ def create_timm(name: str, num_classes: int, channels: int, arguments: dict[str,
 def _how_to_get(name: str) -> str:
     """Which file has the weights, and what to do with it."""
     facts = timm_config(name)
-    instead = "use --encoder lite0, which needs no network"
+    instead = "use lite0, which needs no network"
     if hub := facts.get("hf_hub_id"):
         file, origin = facts.get("hf_hub_filename") or "model.safetensors", f" of {hub} from the Hugging Face hub"
     elif url := facts.get("url"):

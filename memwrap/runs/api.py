@@ -1,6 +1,7 @@
 """What the commands do, from Python: `memwrap.train`, `memwrap.evaluate`, and a run with its model and its report."""
 
 import os
+import warnings
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from memwrap.data import DataSet, Progress, generator, list_image_files, read_image_files
-from memwrap.errors import DataError, InputError, SaveError, SettingsError
+from memwrap.errors import DataError, InputError, MemwrapWarning, SaveError, SettingsError
 from memwrap.models.classifier import CHUNK_SIZE, MemoryClassifier
 from memwrap.models.evaluation import Encoded, remembered_scores, standard_scores
 from memwrap.models.loading import Model
@@ -22,15 +23,16 @@ from memwrap.report.page import page_content
 from memwrap.report.record import HeatmapOptions, ReportRecord
 from memwrap.runs.calibrating import calibrate as fit_calibration
 from memwrap.runs.calibrating import choose_scale
-from memwrap.runs.choosing import choose_settings
+from memwrap.runs.choosing import check_early, choose_settings
 from memwrap.runs.data import data_for, data_of
-from memwrap.runs.evaluation import evaluate_run
-from memwrap.runs.fitting import choose_fit
+from memwrap.runs.devices import AUTO, device_named
+from memwrap.runs.evaluation import encoder_for, evaluate_run
 from memwrap.runs.reporting import source_of
 from memwrap.runs.run import Run, open_run, refuse_if_taken
-from memwrap.runs.training import begin
+from memwrap.runs.training import open_and_begin
 from memwrap.runs.training import resume as resume_run
 from memwrap.storage.files import write_file
+from memwrap.training.settings import without_effect
 
 MOST_EXPLAINED = 50  # images in a report, if none are named
 
@@ -57,7 +59,7 @@ class TrainedRun:
 
     def evaluate(self, split: str = "test") -> dict[str, Any]:
         """All scores on the run's test or validation images, as `memwrap evaluate --json` prints them."""
-        return evaluate_run(self.run, self.model, self.data, None, split)
+        return evaluate_run(self.run, self.model, self.data, None, split, encoder_for(self.run, self.model))
 
     def report(
         self,
@@ -106,7 +108,7 @@ def train(
     *,
     recipe: str | None = None,
     resume: bool = False,
-    device: torch.device | str = "cpu",
+    device: str = AUTO,
     workers: int = 0,
     progress: Progress | None = None,
     **settings: Any,
@@ -114,24 +116,32 @@ def train(
     """Train on images as `memwrap train` does, into the folder `out`; settings by the names of its flags.
 
     data: a folder of class folders, a zip of one, or the name of a published data set. resume: continue the run that is
-    in `out`. progress: called with a title when something long begins, see `memwrap.data.Progress`.
+    in `out`. device: "auto" is a GPU if there is one. progress: called with a title when something long begins, see
+    `memwrap.data.Progress`.
     """
-    path, source = Path(out), os.fspath(data)
+    path, source, place = Path(out), os.fspath(data), device_named(device)
     if resume:
         if settings or recipe is not None:
             raise SettingsError("resume=True continues with the settings of the run; leave other settings out")
         run = open_run(path)
         opened = data_of(run, source, workers=workers, progress=progress)
-        training = resume_run(run, opened, device)
+        training = resume_run(run, opened, place)
     else:
         refuse_if_taken(path)
         chosen = choose_settings(source, settings, recipe)
-        final, opened = choose_fit(
-            chosen.settings, lambda tried: data_for(source, tried, workers=workers, progress=progress), device, progress
+        for warning in without_effect(chosen.settings, settings):
+            warnings.warn(warning, MemwrapWarning, stacklevel=2)
+        check_early(chosen.settings)
+        training = open_and_begin(
+            path,
+            lambda tried: data_for(source, tried, workers=workers, progress=progress),
+            chosen.settings,
+            chosen.recipe,
+            place,
+            progress,
         )
-        training = begin(path, opened, final, chosen.recipe, device)
     training.train()
-    return TrainedRun(open_run(path), device, opened)
+    return TrainedRun(open_run(path), place, training.data)
 
 
 def evaluate(model: Model, images: ImageSource, labels: Tensor | Sequence[int] | None = None) -> dict[str, Any]:
@@ -141,9 +151,11 @@ def evaluate(model: Model, images: ImageSource, labels: Tensor | Sequence[int] |
     """
     test = _encode(model, images, labels)
     with evaluation_mode(model):
-        if not isinstance(model, MemoryClassifier):
-            return standard_scores(model.layer, test, model.calibration)
-        return remembered_scores(model.layer, test, model.fresh_memory(), model.calibration)
+        if isinstance(model, MemoryClassifier):
+            scores = remembered_scores(model.layer, test, model.fresh_memory(), model.calibration)
+        else:
+            scores = standard_scores(model.layer, test, model.calibration)
+    return {"decided_by": model.decided_by, **scores}
 
 
 def calibrate(model: Model, images: ImageSource, labels: Tensor | Sequence[int] | None = None) -> None:

@@ -2,12 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from memwrap import encoders
 from memwrap.data import PUBLISHED
 from memwrap.data.folders import median_side
 from memwrap.data.sources import find_path
-from memwrap.errors import DataError
+from memwrap.encoders import TIMM, timm_config
+from memwrap.encoders.lite import published_weights
+from memwrap.errors import DataError, SettingsError
 from memwrap.training.recipes import DEFAULT, PHOTOGRAPHS, RECIPES
 from memwrap.training.recipes import recipe as recipe_named
 from memwrap.training.settings import Settings, with_changes
@@ -62,11 +66,30 @@ def choose_recipe(source: str, given: Mapping[str, Any]) -> Choice:
         side = median_side(find_path(source))
     except DataError:  # which is reported when the images are read
         side = None
-    if side is None or side < PHOTOGRAPH_SIDE:
+    if side is None:
         return Choice(DEFAULT)
+    if side < PHOTOGRAPH_SIDE:
+        return Choice(
+            DEFAULT,
+            f"the images are small (the shorter side has {side} pixels, as the median): a network is trained on them "
+            "from scratch. --recipe photographs takes a pretrained encoder instead",
+        )
     return Choice(
         PHOTOGRAPHS,
         f"the images are photographs (the shorter side has {side} pixels, as the median, and {PHOTOGRAPH_SIDE} or more "
         "is a photograph): a pretrained encoder, lite0, encodes them, and only the last layer is trained. --encoder "
         "small trains from scratch; --encoder timm:NAME --pretrained tunes another one",
     )
+
+
+def check_early(settings: Settings) -> None:
+    """Check what would otherwise fail after all images have been read."""
+    name = settings.encoder
+    if name is not None and name.startswith(TIMM):
+        timm_config(name)
+    elif name is not None and name not in encoders.names():
+        raise SettingsError(f"encoder is {name!r}; expected one of {', '.join(encoders.names())}, or timm:NAME")
+    elif settings.pretrained and name is not None:
+        published_weights(name)  # fails if its package is not installed
+    if settings.weights is not None and not Path(settings.weights).is_file():
+        raise SettingsError(f"weights is {settings.weights!r}; there is no such file")

@@ -6,12 +6,14 @@ from typing import Any
 
 import torch
 
-from memwrap.data import DataSet, LabelledImages
+from memwrap.data import DataSet, LabelledImages, Progress
 from memwrap.errors import DataError, RunError
+from memwrap.models.caching import CachedEncoder
 from memwrap.models.classifier import MemoryClassifier
 from memwrap.models.evaluation import Encoded, remembered_scores, standard_scores
 from memwrap.models.inference import encode_all
 from memwrap.models.loading import Model
+from memwrap.nn.memory import RememberedMemory
 from memwrap.nn.modes import evaluation_mode
 from memwrap.runs.drawn import SUBSET, WHOLE, Encode, encoded, scores_by_source, sources_of
 from memwrap.runs.run import Run, SavedModel
@@ -42,7 +44,7 @@ def evaluate_run(
     }
     if images is None and isinstance(data, str):
         left_out["accuracy"] = f"no images to evaluate on: {data}"
-        return _as_json({**record, "memory": _memory_info(model)})
+        return _as_json({**record, "memory": _memory_info(run, model)})
     if images is None:
         assert isinstance(data, DataSet)
         assert isinstance(run, Run)
@@ -53,13 +55,21 @@ def evaluate_run(
         test = encoded(model, images, encode)
         record["images"] = len(test)
         if isinstance(model, MemoryClassifier):
-            record["memory"] = _memory_info(model)
+            record["memory"] = _memory_info(run, model)
             record["remembered"] = _remembered(model, test)
             if model.trains_with_memory:
                 record["drawn"] = _drawn(run, model, data, test, left_out)
         else:
             record["standard"] = standard_scores(model.layer, test, model.calibration)
     return _as_json(record)
+
+
+def encoder_for(run: SavedModel, model: Model, bars: Progress | None = None) -> Encode:
+    """What encodes images for an evaluation: with a cache, if the encoder is a pretrained one that stays as it is."""
+    if isinstance(run, Run) and run.settings.freeze and (run.settings.pretrained or run.settings.weights):
+        cached = CachedEncoder(model, progress=bars)
+        return lambda _, images: cached.encode(images)
+    return encode_all
 
 
 def _as_json(record: dict[str, Any]) -> dict[str, Any]:
@@ -87,14 +97,26 @@ def _drawn(
     return scores_by_source(model, data, run.splits, run.settings, test, sources)
 
 
-def _memory_info(model: Model) -> dict[str, Any] | None:
-    """The size of the remembered memory, and the share of it that the model assigns to its class."""
+def _memory_info(run: SavedModel, model: Model) -> dict[str, Any] | None:
+    """The size of the remembered memory, and the share of such images that the model assigns to their class."""
     memory = model.remembered if isinstance(model, MemoryClassifier) else None
     if memory is None:
         return None
+    return {"size": len(memory), "own_accuracy": _own_accuracy(run, model, memory)}
+
+
+def _own_accuracy(run: SavedModel, model: Model, memory: RememberedMemory) -> float | None:
+    """Of images that did not take part in predicting themselves; None where that is not known.
+
+    A fitted layer has learnt the labels of its memory: leaving an image out of the memory is not enough.
+    """
+    fitted = run.state.fitted if isinstance(run, Run) and run.state is not None else None
+    if fitted is not None:
+        if run.state.edited:  # type: ignore[union-attr]
+            return None
+        return fitted.vote_accuracy if model.decided_by == "vote" else fitted.head_accuracy
     predictions = memory.predictions
-    agreeing = None if predictions is None else (predictions == memory.labels).double().mean().item()
-    return {"size": len(memory), "own_accuracy": agreeing}
+    return None if predictions is None else (predictions == memory.labels).double().mean().item()
 
 
 def labelled_like(classes: Sequence[str], data: DataSet, where: Path | str) -> LabelledImages:

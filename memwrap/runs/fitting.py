@@ -108,7 +108,7 @@ def _fit(encodings: Tensor, labels: Tensor, classes: int, settings: ResolvedSett
     """memory (M,): indices of the images that the model remembers"""
     draws = generator(settings.seed, "folds")
     labels = labels.to(encodings.device)
-    return choose_layer(encodings, labels, classes, draws, settings.epochs, settings.scale, memory)
+    return choose_layer(encodings, labels, classes, draws, scale=settings.scale, memory=memory)
 
 
 def _set_layer(model: MemoryClassifier, fitted: FittedLayer) -> None:

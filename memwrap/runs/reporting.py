@@ -14,7 +14,7 @@ def source_of(folder: SavedModel, device: torch.device | str = "cpu") -> Source:
     if not isinstance(model, MemoryClassifier):
         raise SettingsError(
             f"{folder.path}: is a model of the variant standard, which has no memory to explain by; "
-            "train with --variant memory_wrap or only_memory"
+            "train with --variant vote, memory_wrap or only_memory"
         )
     if model.remembered is None:
         raise SettingsError(

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from memwrap.data import DataSet, check_size, generator
+from memwrap.data import Progress as Bars
 from memwrap.errors import DataError, NonFiniteError, RunError, brief
 from memwrap.models.classifier import MemoryClassifier
 from memwrap.models.inference import accuracy_with_drawn_memory, remember
@@ -17,7 +18,7 @@ from memwrap.models.record import ModelRecord
 from memwrap.runs.base import RunTraining, remembered_indices, training_state
 from memwrap.runs.calibrating import calibrate, choose_scale
 from memwrap.runs.drawn import encoded
-from memwrap.runs.fitting import FittedTraining
+from memwrap.runs.fitting import FittedTraining, choose_fit
 from memwrap.runs.record import Session, TrainingState, new_record, versions
 from memwrap.runs.run import METRICS, Run, create_run, refuse_if_taken
 from memwrap.runs.splits import Splits, split
@@ -140,6 +141,23 @@ def pack(
     settings, parts = trainer.model.pack(record, probe)
     parts["optimizer"] = optimizer_tensors(trainer.model, trainer.optimizer)
     return {**settings, "training": training_state(trainer.progress, sessions, seconds)}, parts
+
+
+def open_and_begin(
+    path: Path,
+    open_with: Callable[[Settings], DataSet],
+    settings: Settings,
+    recipe: str,
+    device: torch.device | str = "cpu",
+    bars: Bars | None = None,
+) -> RunTraining:
+    """A new run in this folder, with the data that `open_with` opens for some settings. bars: show progress."""
+    started = time.monotonic()
+    settings, data = choose_fit(settings, open_with, device, bars)
+    training = begin(path, data, settings, recipe, device)
+    if isinstance(training, FittedTraining):
+        training.bars, training.seconds = bars, time.monotonic() - started  # most of its work may have been done
+    return training
 
 
 def begin(

@@ -253,6 +253,7 @@ _ONLY_WITH = {
 # Those of training by steps alone, and the length of a projection, which a fitted one gets from the encoder.
 _ONLY_TRAINED = (
     "project",
+    "epochs",
     "batch_size",
     "optimizer",
     "lr",

@@ -3,11 +3,15 @@
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from memwrap.cli.show import fit_lines
 from memwrap.models import caching
 from memwrap.runs import fitting
+from memwrap.runs.record import FitSummary
+from memwrap.training.settings import Settings
 from tests.cli import fails, photos, record, run, same_weights, succeeds
 from tests.cli.conftest import Trained
 from tests.photographs import CLASSES, photographs
@@ -19,7 +23,9 @@ SMALL = ("--size", 32)
 def by_classifier(monkeypatch: pytest.MonkeyPatch, photographed: Trained, out: Path) -> Path:
     """A run whose vote was found to be worse than its last layer."""
     choose = fitting.choose_layer
-    monkeypatch.setattr(fitting, "choose_layer", lambda *given: replace(choose(*given), decide="head"))
+    monkeypatch.setattr(
+        fitting, "choose_layer", lambda *given, **named: replace(choose(*given, **named), decide="head")
+    )
     result = succeeds("train", photographed.data, "--out", out, *SMALL, "--fit", "crop")
     assert "the last layer decides, as the vote of the images is more than a point worse" in result.err
     assert "decided by the classifier, without the memory images" in result.out
@@ -62,7 +68,8 @@ def test_nothing_is_said_of_it_where_something_else_was_asked_for(
 
 def test_small_images_are_trained_on_from_scratch(tmp_path: Path, out: Path) -> None:
     result = succeeds("train", photos(tmp_path / "small"), "--out", out, "--epochs", 1, "--no-evaluate")
-    assert "photographs" not in result.err
+    assert result.err.startswith("the images are small (the shorter side has 8 pixels, as the median)")
+    assert "--recipe photographs" in result.err
     assert record(out)["recipe"] == "default"
 
 
@@ -82,14 +89,41 @@ def test_a_run_json_gives_the_same_run_again(photographed: Trained, out: Path) -
 def test_a_poor_encoder_is_named(photographed: Trained, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     choose = fitting.choose_layer
 
-    def poor(*given: object) -> object:
-        found = choose(*given)  # type: ignore[arg-type]
-        return replace(found, scores=replace(found.scores, head_accuracy=0.5, vote_accuracy=0.4))
+    def poor(*given: Any, **named: Any) -> object:
+        found = choose(*given, **named)
+        return replace(found, scores=replace(found.scores, head_accuracy=0.6, vote_accuracy=0.4))
 
     monkeypatch.setattr(fitting, "choose_layer", poor)
     message = succeeds("train", photographed.data, "--out", out, *SMALL, "--fit", "crop", "--no-evaluate").err
     assert "the encoder lite0 tells these classes apart poorly" in message
     assert "--encoder small" in message
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "classes", "poor"),
+    [
+        (0.61, ["ants", "bees"], True),  # 22 % of the way from guessing to all right
+        (0.8, ["ants", "bees"], False),
+        (0.55, [f"kind {number}" for number in range(100)], False),
+        (0.45, [f"kind {number}" for number in range(100)], True),
+        (0.93, list("0123456789"), True),
+        (0.93, [f"digit {number}" for number in range(10)], False),
+        (0.99, list("0123456789"), False),
+    ],
+)
+def test_what_is_poor_depends_on_the_classes(accuracy: float, classes: list[str], poor: bool) -> None:
+    found = FitSummary(
+        held_out=300,
+        head_accuracy=accuracy - 0.1,
+        vote_accuracy=accuracy,
+        plain_vote_accuracy=accuracy,
+        images_used=5.0,
+        shrinkage=None,
+        scale=4.0,
+        penalty=0.01,
+    )
+    lines = list(fit_lines(found, "vote", Settings(encoder="lite0"), classes))
+    assert any("tells these classes apart poorly" in line for line in lines) == poor
 
 
 def test_with_too_few_images_it_says_that_nothing_was_chosen(tmp_path: Path, out: Path) -> None:

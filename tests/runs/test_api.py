@@ -16,6 +16,7 @@ from memwrap.data import digits
 from memwrap.errors import (
     DataError,
     InputError,
+    MemwrapWarning,
     NoMemoryError,
     RunError,
     SaveError,
@@ -103,12 +104,17 @@ def test_a_resumed_run_has_its_settings_and_its_data(tmp_path: Path) -> None:
     assert tensors(tmp_path / "run") == tensors(tmp_path / "whole")
 
 
+def test_settings_without_effect_are_warned_about(photos: Path, tmp_path: Path) -> None:
+    with pytest.warns(MemwrapWarning, match="batch_size has no effect"):
+        memwrap.train(photos, tmp_path / "run", size=64, fit="crop", batch_size=8, device="cpu")
+
+
 def test_what_cannot_be_trained_makes_nothing(photos: Path, tmp_path: Path) -> None:
     for kind, given in (
         (SettingsError, {"colour": "red"}),
         (SettingsError, {"recipe": "painting"}),
         (SettingsError, {"encoder": "tiny", "epochs": 0}),
-        (InputError, {"encoder": "resnet19"}),
+        (SettingsError, {"encoder": "resnet19"}),
     ):
         with pytest.raises(kind):
             memwrap.train(photos, tmp_path / "run", **given)

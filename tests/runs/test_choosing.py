@@ -51,7 +51,10 @@ def test_images_whose_shorter_side_has_64_pixels_as_the_median_are_photographs(
 
 @pytest.mark.parametrize("sizes", SMALLER)
 def test_smaller_images_are_not(sizes: list[tuple[int, int]], tmp_path: Path) -> None:
-    assert choose_recipe(str(pictures(tmp_path / "data", *sizes)), {}) == Choice("default")
+    choice = choose_recipe(str(pictures(tmp_path / "data", *sizes)), {})
+    assert choice.recipe == "default"
+    for words in (f"{sorted(min(size) for size in sizes)[len(sizes) // 2]} pixels", "--recipe photographs"):
+        assert words in choice.reason
 
 
 def test_a_zip_and_a_folder_with_splits_are_looked_into(tmp_path: Path) -> None:

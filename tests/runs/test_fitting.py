@@ -244,7 +244,9 @@ def test_a_classifier_decides_where_the_vote_is_worse(
     photos: Path, quick: Quick, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     choose = fitting.choose_layer
-    monkeypatch.setattr(fitting, "choose_layer", lambda *given: replace(choose(*given), decide="head"))
+    monkeypatch.setattr(
+        fitting, "choose_layer", lambda *given, **named: replace(choose(*given, **named), decide="head")
+    )
     run = trained(tmp_path / "run", photos, quick())
     model, images = memwrap.load(run.path), run.splits.of(data_of(run), "test")
     assert model.decided_by == "classifier"

@@ -340,7 +340,7 @@ def test_a_fitted_vote_takes_no_settings_of_training_by_steps() -> None:
         "optimizer": "adamw",
     }
     found = without_effect(Settings(variant="vote", freeze=True, **changes), changes)
-    assert sorted(each.split()[0] for each in found) == ["lr", "momentum", "optimizer", "project"]
+    assert sorted(each.split()[0] for each in found) == ["epochs", "lr", "momentum", "optimizer", "project"]
 
 
 @pytest.mark.parametrize(

@@ -38,8 +38,9 @@ def train(
     recipe: Annotated[
         str | None,
         typer.Option(
-            help="The settings to start from: default, finetune (with --pretrained), frozen (with --freeze), or the "
-            "paper's svhn, cifar10, cinic10, which are the defaults for these data sets.",
+            help="The settings to start from: photographs (chosen for images of 64 pixels and more), default (for "
+            "smaller ones), finetune (with --pretrained), frozen (with --freeze), or the paper's svhn, cifar10, "
+            "cinic10, which are the defaults for these data sets.",
             show_default=False,
             autocompletion=completing(RECIPES),
         ),
