@@ -72,6 +72,7 @@ def main() -> None:
             scores = remembered_scores(model.layer, tested, model.remembered, model.calibration)
         line: dict[str, Any] = {
             "run": asked.run.name,
+            "trained_on": run.record.device,
             "decide": decide,
             "scale": model.layer.similarity.scale,
             "logits_bit_equal": equal,

@@ -230,7 +230,7 @@ def test_other_threads_are_not_hindered() -> None:
     other = threading.Thread(target=lambda: (started.wait(), elsewhere(), done.set()))
     started, done = threading.Event(), threading.Event()
     other.start()
-    with only_arithmetic(), limit_size(0):
+    with limit_size(0), only_arithmetic():
         started.set()
         assert done.wait(60)
     other.join()

@@ -176,7 +176,7 @@ def test_no_images_give_even_odds() -> None:
         torch.zeros(0, 3), torch.zeros(0, 3), torch.zeros(0), torch.zeros(0, dtype=torch.int64)
     )
     assert fitted == VoteCalibration((0, 0, 0), (1, 1, 1), (0, 0, 0), 0)
-    assert_close(STORED.validate_json(STORED.dump_json(fitted)), fitted)
+    assert STORED.validate_json(STORED.dump_json(fitted)) == fitted
 
 
 def test_outcomes_that_a_feature_separates_stay_finite() -> None:
