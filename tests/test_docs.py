@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_args
 
@@ -12,6 +13,8 @@ from pydantic import BaseModel
 
 import memwrap
 from memwrap.explain.record import ExplanationRecord, PredictionRecord
+from memwrap.metrics import DeletionCurve
+from memwrap.models.evidence import EvidenceScores
 from memwrap.report import Verification
 from memwrap.runs import CheckResult, Evaluation
 from memwrap.runs.scores import RememberedResult, TrainResult
@@ -91,6 +94,8 @@ def test_every_command_in_the_documents_is_one_that_exists() -> None:
 
 def fields_of(model: Any) -> set[str]:
     """The keys of a record's JSON, and of the records in it."""
+    if is_dataclass(model):
+        return {field.name for field in fields(model)}
     names: set[str] = set()
     for name, field in {**model.model_fields, **model.model_computed_fields}.items():
         names.add(name)
@@ -106,7 +111,7 @@ def fields_of(model: Any) -> set[str]:
     [
         ("predict", [PredictionRecord]),
         ("explain", [PredictionRecord, ExplanationRecord]),
-        ("evaluate", [Evaluation, RememberedResult]),
+        ("evaluate", [Evaluation, RememberedResult, EvidenceScores, DeletionCurve]),
         ("train", [TrainResult]),
         ("check", [CheckResult]),
         ("verify", [Verification]),

@@ -74,6 +74,8 @@ def evaluation(console: Console, record: dict[str, Any]) -> None:
         unused, tenth = percent(use["unused_share"], 1), percent(use["top_tenth_share"], 1)
         console.print(f"a prediction uses {use['samples_per_input']:.1f} of them on average; {unused} are never used")
         console.print(f"the most used tenth has {tenth} of all weight")
+    if evidence := record.get("evidence"):
+        _evidence(console, evidence)
     for what, why in left_out.items():
         console.print(f"left out: {what} ({why})")
 
@@ -227,6 +229,22 @@ def _confusions(console: Console, classes: list[str], counts: list[list[int]]) -
     if len(pairs) > WORST:
         console.print(f"and {len(pairs) - WORST} other confusions, none more frequent")
     console.print()
+
+
+def _evidence(console: Console, scores: dict[str, Any]) -> None:
+    """How far predictions rest on the memory; parts that could not be tried are left out."""
+    if (survives := scores["survives_without_examples"]) is not None:
+        console.print(f"{percent(survives, 1)} of predictions stay the same without all memory images of their class")
+    if (memory := scores["follows_memory"]) is not None:
+        console.print(
+            f"given the memory part of an image of another class, {percent(memory, 1)} follow the memory, "
+            f"{percent(scores['follows_input'], 1)} the image"
+        )
+    if (specific := scores["specificity"]) is not None:
+        console.print(
+            f"two images of a class share {percent(1 - specific, 1)} of the memory images that they use; "
+            f"{scores['samples_for_half']:.1f} images carry half of the weight"
+        )
 
 
 def _table(label: str, *numbers: str) -> Table:

@@ -13,6 +13,7 @@ from memwrap.metrics.classification import (
     one_minus_confidence,
     predict_classes,
 )
+from memwrap.metrics.evidence import DeletionCurve, deletion_curve, samples_for_half, specificity
 from memwrap.metrics.explanations import (
     ExplanationScores,
     MemoryUse,
@@ -26,6 +27,7 @@ from memwrap.metrics.explanations import (
 from memwrap.metrics.selective import FlagScores, SelectiveScores, flag_scores, selective_scores
 
 __all__ = [
+    "DeletionCurve",
     "ExplanationScores",
     "FlagScores",
     "MemoryUse",
@@ -35,6 +37,7 @@ __all__ = [
     "class_accuracies",
     "confusion",
     "counterfactual_weight",
+    "deletion_curve",
     "explanation_scores",
     "flag_scores",
     "majority_vote",
@@ -42,7 +45,9 @@ __all__ = [
     "memory_use",
     "one_minus_confidence",
     "predict_classes",
+    "samples_for_half",
     "selective_scores",
+    "specificity",
     "top_is_counterfactual",
     "top_samples",
 ]

@@ -10,7 +10,8 @@ from memwrap.errors import InputError
 from memwrap.nn.attention import memory_vector, sparsemax
 from memwrap.nn.checks import NormBound, ValueCheck, check_encodings, check_sizes
 from memwrap.nn.precision import to_full_precision, without_autocast
-from memwrap.nn.reading import DecidedBy, MemoryLayer, PreparedMemory
+from memwrap.nn.queue import Queue
+from memwrap.nn.reading import DecidedBy, MemoryLayer, PreparedMemory, Reading
 from memwrap.nn.similarity import Vectors
 from memwrap.nn.tracing import checks_enabled
 
@@ -95,13 +96,17 @@ class MemoryWrap(MemoryLayer):
         """The width of the head's hidden layer."""
         return self.head.first.out_features
 
-    def forward(self, encodings: Tensor, memory: Tensor | PreparedMemory | Literal["batch"]) -> Tensor:
+    def forward(self, encodings: Tensor, memory: Tensor | PreparedMemory | Queue | Literal["batch"]) -> Tensor:
         """encodings (B, D) -> logits (B, C)
 
-        memory: encodings (M, D), or (B, M, D) for one memory to each input; a prepared memory; or "batch", with which
-        each half of the batch is the memory of the other half.
+        memory: encodings (M, D), or (B, M, D) for one memory to each input; a prepared memory; "batch", with which
+        each half of the batch is the memory of the other half; or a queue, which joins the other half.
         """
         if isinstance(memory, str):
+            if memory != BATCH:
+                raise InputError(f"memory is {memory!r}; expected a tensor (M, D) or (B, M, D), or {BATCH!r}")
+            return self._forward_halves(encodings, None)
+        if isinstance(memory, Queue):
             return self._forward_halves(encodings, memory)
         if isinstance(memory, PreparedMemory) and self._uses_top(encodings, memory):
             check_encodings(encodings, self.in_features)
@@ -130,6 +135,10 @@ class MemoryWrap(MemoryLayer):
             return bias.expand(len(queries), -1)
         weight = self._input_weight().T if memory.input_weight is None else memory.input_weight
         return torch.addmm(bias, queries.to(weight.dtype), weight)
+
+    def exchange(self, encodings: Tensor, others: Reading) -> Tensor:
+        """The head on each input and another one's memory vector: (B, C); see `MemoryLayer.exchange`."""
+        return self._classify_sum(self.compared(to_full_precision(encodings)), others.memory_vector)
 
     def memory_weight(self) -> Tensor:
         """The part of the head's first layer that takes the memory vector: (H, width)"""
@@ -164,18 +173,23 @@ class MemoryWrap(MemoryLayer):
         input_weight = None if hidden is None else self._input_weight().T.contiguous()
         return PreparedMemory(keys, hidden, input_weight, bound, labels)
 
-    def _forward_halves(self, encodings: Tensor, memory: str) -> Tensor:
+    def _forward_halves(self, encodings: Tensor, queue: Queue | None) -> Tensor:
         """Two calls of `forward`, in which both halves share their scores and go through the head together."""
-        if memory != BATCH:
-            raise InputError(f"memory is {memory!r}; expected a tensor (M, D) or (B, M, D), or {BATCH!r}")
         if checked := checks_enabled(encodings):
             check_encodings(encodings, self.in_features)
             if len(encodings) < 2:
                 raise InputError("a batch of one has no halves; expected at least two encodings")
         queries = self.similarity.vectors(self.compared(to_full_precision(encodings)))
         first, second = queries.split(first_half(len(encodings)))
-        scores = self.similarity.scores(first, second)
-        vectors = [memory_vector(sparsemax(scores), second.values), memory_vector(sparsemax(scores.mT), first.values)]
+        shared = self.similarity.scores(first, second)
+        scores, memories = [shared, shared.mT], [second.values, first.values]
+        if queue is not None:
+            kept = self.similarity.vectors(self.compared(queue.encodings.to(queries.values.dtype)))
+            further = self.similarity.scores(queries, kept).masked_fill(~queue.filled, -torch.inf)
+            parts = further.tensor_split([len(first)])
+            scores = [torch.cat(pair, dim=1) for pair in zip(scores, parts, strict=True)]
+            memories = [torch.cat([memory, kept.values]) for memory in memories]
+        vectors = [memory_vector(sparsemax(each), memory) for each, memory in zip(scores, memories, strict=True)]
         logits = self._classify_sum(queries.values, torch.cat(vectors))
         if checked:
             ValueCheck(encodings=queries.inverse_norms).finish(logits)

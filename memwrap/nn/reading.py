@@ -19,6 +19,7 @@ from memwrap.nn.checks import (
     check_norms,
 )
 from memwrap.nn.precision import exact_linear, exact_products, to_full_precision
+from memwrap.nn.queue import Queue
 from memwrap.nn.similarity import CosineSimilarity, Similarity, Vectors
 from memwrap.nn.tracing import checks_enabled
 from memwrap.nn.voting import sum_by_label
@@ -95,7 +96,7 @@ class MemoryLayer(nn.Module, ABC):
     if TYPE_CHECKING:  # nn.Module says Any
 
         def __call__(
-            self, encodings: Tensor, memory: Tensor | PreparedMemory | Literal["batch"] | None = None
+            self, encodings: Tensor, memory: Tensor | PreparedMemory | Queue | str | None = None
         ) -> Tensor: ...
 
     @property
@@ -124,6 +125,10 @@ class MemoryLayer(nn.Module, ABC):
     @abstractmethod
     def input_hidden(self, queries: Tensor, memory: PreparedMemory) -> Tensor:
         """The part of `classify` that depends on the inputs alone: queries (B, width) -> (B, H)"""
+
+    @abstractmethod
+    def exchange(self, encodings: Tensor, others: Reading) -> Tensor:
+        """Logits (B, C) of inputs, encodings (B, D), that are given what others, a row for each, read in the memory."""
 
     @abstractmethod
     def shares(self, keys: Tensor, weights: Tensor) -> Tensor | None:

@@ -127,6 +127,10 @@ class VoteLayer(MemoryLayer):
         """Nothing: a vote depends on the weights alone. (B, 0)"""
         return queries.new_empty(len(queries), 0)
 
+    def exchange(self, encodings: Tensor, others: Reading) -> Tensor:
+        """The other inputs' votes, or the inputs' own logits where the head decides: (B, C)"""
+        return others.logits if self.decide == "vote" else self.head_logits(encodings)
+
     def shares(self, keys: Tensor, weights: Tensor) -> Tensor | None:
         """None: what a sample adds to a vote is its weight."""
         return None

@@ -3,6 +3,7 @@
 import os
 import warnings
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from memwrap.data import DataSet, Progress, generator, list_image_files, read_im
 from memwrap.errors import DataError, InputError, MemwrapWarning, SaveError, SettingsError
 from memwrap.models.classifier import CHUNK_SIZE, MemoryClassifier
 from memwrap.models.evaluation import Encoded, remembered_scores, standard_scores
+from memwrap.models.evidence import evidence_scores
 from memwrap.models.loading import Model
 from memwrap.models.samples import ImageSource, read_batches
 from memwrap.nn.modes import evaluation_mode
@@ -152,7 +154,9 @@ def evaluate(model: Model, images: ImageSource, labels: Tensor | Sequence[int] |
     test = _encode(model, images, labels)
     with evaluation_mode(model):
         if isinstance(model, MemoryClassifier):
-            scores = remembered_scores(model.layer, test, model.fresh_memory(), model.calibration)
+            memory = model.fresh_memory()
+            scores = remembered_scores(model.layer, test, memory, model.calibration)
+            scores["evidence"] = asdict(evidence_scores(model.layer, test.encodings, memory))
         else:
             scores = standard_scores(model.layer, test, model.calibration)
     return {"decided_by": model.decided_by, **scores}

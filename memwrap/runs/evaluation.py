@@ -1,6 +1,7 @@
 """The evaluation of a run on its test images, or on other labelled images."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from memwrap.errors import DataError, RunError
 from memwrap.models.caching import CachedEncoder
 from memwrap.models.classifier import MemoryClassifier
 from memwrap.models.evaluation import Encoded, remembered_scores, standard_scores
+from memwrap.models.evidence import evidence_scores
 from memwrap.models.inference import encode_all
 from memwrap.models.loading import Model
 from memwrap.nn.memory import RememberedMemory
@@ -57,6 +59,7 @@ def evaluate_run(
         if isinstance(model, MemoryClassifier):
             record["memory"] = _memory_info(run, model)
             record["remembered"] = _remembered(model, test)
+            record["evidence"] = asdict(evidence_scores(model.layer, test.encodings, model.fresh_memory()))
             if model.trains_with_memory:
                 record["drawn"] = _drawn(run, model, data, test, left_out)
         else:

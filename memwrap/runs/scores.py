@@ -3,6 +3,7 @@
 from pydantic import BaseModel, ConfigDict
 
 from memwrap.metrics import FlagScores, MemoryUse, SelectiveScores
+from memwrap.models.evidence import EvidenceScores
 from memwrap.nn.reading import DecidedBy
 
 
@@ -94,6 +95,7 @@ class Evaluation(Result):
     images: int | None = None
     memory: MemoryInfo | None = None
     remembered: RememberedResult | None = None
+    evidence: EvidenceScores | None = None  # of models with a memory
     drawn: dict[str, DrawnResult] | None = None  # by where memories are drawn from
     standard: ClassificationResult | None = None
 
