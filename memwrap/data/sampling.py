@@ -59,8 +59,8 @@ class BalancedMemory:
 
 
 def build_sampler(memory: str, size: int) -> MemorySampler | None:
-    """The sampler of this name; None for "batch", where the batch is the memory."""
-    if memory == "batch":
+    """The sampler of this name; None for "batch" and "queue", where the batch is the memory, or a part of it."""
+    if memory in ("batch", "queue"):
         return None
     return BalancedMemory(size) if memory == "balanced" else RandomMemory(size)
 

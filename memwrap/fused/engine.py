@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.func import vmap
 
 from memwrap.data import InMemoryImages, derive_seed
 from memwrap.errors import DivergedError, SettingsError
@@ -20,7 +21,9 @@ from memwrap.fused.stacked.model import StackedModel
 from memwrap.fused.stacked.optimizer import StackedSGD
 from memwrap.fused.stacked.support import unsupported_layer
 from memwrap.nn import gpu
+from memwrap.nn.contrast import contrastive_loss
 from memwrap.nn.layer import MemoryWrap, first_half
+from memwrap.nn.queue import Queue
 from memwrap.nn.tracing import checks_disabled
 from memwrap.training import augmentation
 from memwrap.training.schedule import learning_rate
@@ -141,6 +144,7 @@ class _RunGroup:
         self.numbers = torch.zeros(STEPS_PER_TRANSFER, runs, self.images, width, device=device)
         self.seeds = torch.zeros(STEPS_PER_TRANSFER, runs, dtype=torch.int64, device=device)
         self.losses = torch.zeros(STEPS_PER_TRANSFER, runs, device=device)
+        self.queue = None if first.queue is None else _stack_queues(trainers)
         self.position = torch.zeros(1, dtype=torch.int64, device=device)
         self.graph: torch.cuda.CUDAGraph | None = None
         if device.type == "cuda":
@@ -152,6 +156,8 @@ class _RunGroup:
         """Copy the weights and images of runs that have not started."""
         self.optimizer.reset()
         self.model.load([trainer.model for trainer in trainers])
+        if self.queue is not None:
+            _copy_queue(self.queue, _stack_queues(trainers))
         for run, trainer in enumerate(trainers):
             transform, images = trainer.model.get_transform(), _held_images(trainer).pixels
             self.mean[run].copy_(torch.tensor(transform.mean))
@@ -186,8 +192,10 @@ class _RunGroup:
         """Copy the weights after `done` steps back to the runs' models."""
         self.model.count_batches(done if self.first == self.images else 2 * done)
         self.model.unload([trainer.model for trainer in trainers])
-        for trainer in trainers:
+        for run, trainer in enumerate(trainers):
             trainer.progress = Progress(step=done)
+            if self.queue is not None:
+                trainer.queue = Queue(self.queue.encodings[run].clone(), self.queue.labels[run].clone())
 
     def _step(self) -> None:
         """Run the step that `position` points at."""
@@ -198,26 +206,55 @@ class _RunGroup:
         self.rate.copy_(rates)
         self.model.context.seeds.copy_(seeds)
         inputs = self.settings.batch_size
+        labels = self.labels[self.run, indices[:, :inputs]]
+        encodings: list[Tensor] = []
+
+        def predict() -> Tensor:
+            encodings.append(self._encode(self.pixels[self.run, indices].flatten(0, 1), numbers.flatten(0, 1)))
+            return self._logits(encodings[0])
+
         outcome = optimization_step(
-            lambda: self._logits(self.pixels[self.run, indices].flatten(0, 1), numbers.flatten(0, 1)),
-            self.labels[self.run, indices[:, :inputs]],
+            predict,
+            labels,
             self.optimizer,
             self.settings.label_smoothing,
             self.precision,
+            (lambda: self._contrast(encodings[0][:, :inputs], labels)) if self.settings.contrast else None,
         )
+        if self.queue is not None:
+            push = vmap(lambda old, known, new, classes: _parts(Queue(old, known).push(new, classes)))
+            _copy_queue(self.queue, Queue(*push(*_parts(self.queue), encodings[0][:, :inputs].detach(), labels)))
         self.losses.index_copy_(0, self.position, outcome.loss.unsqueeze(0))
         self.position.add_(1)
 
-    def _logits(self, pixels: Tensor, numbers: Tensor) -> Tensor:
-        """pixels (S * (B + M), C, H, W), numbers for their augmentation -> logits (S, B, classes)"""
-        inputs = self.settings.batch_size
+    def _encode(self, pixels: Tensor, numbers: Tensor) -> Tensor:
+        """pixels (S * (B + M), C, H, W), numbers for their augmentation -> encodings (S, B + M, D)"""
         mean, std = (_per_image(values, len(pixels)) for values in (self.mean, self.std))
         images = augmentation.prepare(pixels, numbers, self.settings.augment, mean, std)
         with checks_disabled():
+            return self.model.encode(images, self.first)
+
+    def _logits(self, encodings: Tensor) -> Tensor:
+        """encodings (S, B + M, D) -> logits (S, B, classes)"""
+        inputs, queue = self.settings.batch_size, () if self.queue is None else _parts(self.queue)
+        with checks_disabled():
             return self.model.apply_layer(
-                lambda layer, encodings: _logits_of_inputs(layer, encodings, inputs),
-                self.model.encode(images, self.first),
+                lambda layer, own, *queue: _logits_of_inputs(layer, own, inputs, *queue), encodings, *queue
             )
+
+    def _contrast(self, encodings: Tensor, labels: Tensor) -> Tensor:
+        """encodings (S, B, D), labels (S, B) -> the weighted contrastive loss of each run, (S,)"""
+        queue = () if self.queue is None else _parts(self.queue)
+        with checks_disabled():
+            losses = self.model.apply_layer(
+                lambda layer, own, labels, *queue: contrastive_loss(
+                    layer, own, labels, Queue(*queue) if queue else None
+                ),
+                encodings,
+                labels,
+                *queue,
+            )
+        return self.settings.contrast * losses
 
     def _capture(self) -> None:
         with _cudnn_benchmark():
@@ -242,14 +279,34 @@ def _first_part(layer: nn.Module, rows: int, inputs: int) -> int:
     return first_half(inputs) if batch_is_memory else inputs
 
 
-def _logits_of_inputs(layer: nn.Module, encodings: Tensor, inputs: int) -> Tensor:
-    """encodings (B + M, D) of inputs and memory -> logits (B, C); M = 0: the halves of the batch are the memory"""
+def _logits_of_inputs(layer: nn.Module, encodings: Tensor, inputs: int, *queue: Tensor) -> Tensor:
+    """encodings (B + M, D) of inputs and memory -> logits (B, C); M = 0: the halves of the batch are the memory
+
+    queue: the encodings (Q, D) and labels (Q,) of one that joins the halves, if there is one.
+    """
     if not isinstance(layer, MemoryWrap):
         logits: Tensor = layer(encodings)
         return logits
     if len(encodings) > inputs:
         return layer.forward(encodings[:inputs], encodings[inputs:])
-    return layer.forward(encodings, "batch")
+    return layer.forward(encodings, Queue(*queue) if queue else "batch")
+
+
+def _parts(queue: Queue) -> tuple[Tensor, Tensor]:
+    return queue.encodings, queue.labels
+
+
+def _stack_queues(trainers: Sequence[Trainer]) -> Queue:
+    """The queues of S runs as one: encodings (S, Q, D), labels (S, Q)"""
+    queues = [_parts(trainer.queue) for trainer in trainers if trainer.queue is not None]
+    encodings, labels = (torch.stack(each) for each in zip(*queues, strict=True))
+    return Queue(encodings, labels)
+
+
+def _copy_queue(target: Queue, source: Queue) -> None:
+    """In place, as a graph reads and writes the same tensors at every replay."""
+    for to, values in zip(_parts(target), _parts(source), strict=True):
+        to.copy_(values)
 
 
 def _current_device(device: torch.device) -> AbstractContextManager[object]:

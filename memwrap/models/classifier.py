@@ -22,6 +22,7 @@ from memwrap.nn.layer import BATCH, MemoryWrap, first_half
 from memwrap.nn.memory import RememberedMemory
 from memwrap.nn.modes import evaluation_mode, exact_evaluation
 from memwrap.nn.probabilities import reading_probabilities, temperature_of
+from memwrap.nn.queue import Queue
 from memwrap.nn.reading import DecidedBy, MemoryLayer, PreparedMemory, Reading
 from memwrap.nn.staleness import WeightSnapshot
 from memwrap.nn.tracing import checks_enabled
@@ -65,16 +66,17 @@ class MemoryClassifier(EncoderModel, ExplainableModel):
         """Whether each training step needs a memory."""
         return isinstance(self.layer, MemoryWrap)
 
-    def forward(self, images: Tensor, memory: Tensor | Literal["batch"] | None = None) -> Tensor:
+    def forward(self, images: Tensor, memory: Tensor | Queue | Literal["batch"] | None = None) -> Tensor:
         """images (B, channels, H, W) -> logits (B, C)
 
-        memory: as for `read`, or "batch": each half of the batch is the memory of the other half, encoded by itself.
+        memory: as for `read`; or "batch": each half of the batch is the memory of the other half, encoded by itself; or
+        a `Queue` of encodings of earlier steps, which joins the other half.
         A vote gives the logits of its head in training mode, and those of the vote, the logarithm of its shares, in
         evaluation mode. Logits are not calibrated; `probabilities` are.
         """
         if memory is None and isinstance(self.layer, VoteLayer) and (self.training or self.decided_by == "classifier"):
             return self.layer(self.encode(images))
-        if isinstance(memory, str):
+        if isinstance(memory, str | Queue):
             return self._forward_halves(images, memory)
         if memory is not None:
             self._check_memory(memory, images)
@@ -280,15 +282,15 @@ class MemoryClassifier(EncoderModel, ExplainableModel):
         votes = reading.votes.to(encodings.dtype)
         return votes if reading.head_logits is None else torch.cat([reading.head_logits, votes], dim=1)
 
-    def _forward_halves(self, images: Tensor, memory: str) -> Tensor:
+    def _forward_halves(self, images: Tensor, memory: Queue | str) -> Tensor:
         """Encode each half apart, so that batch normalisation does not mix inputs with their memory.
 
         Where it did, models predicted worse from the memories of later on.
         """
-        if memory != BATCH:
+        if isinstance(memory, str) and memory != BATCH:
             raise InputError(f"memory is {memory!r}; expected images, {BATCH!r}, or None for the remembered memory")
         halves = torch.split(images, first_half(len(images)))
-        return self.layer(torch.cat([self.encode(half) for half in halves]), BATCH)
+        return self.layer(torch.cat([self.encode(half) for half in halves]), memory)
 
     def _explain(
         self, encodings: Tensor, memory: RememberedMemory, effects: bool, keep: Tensor | None

@@ -27,7 +27,7 @@ SOURCES = (SUBSET, WHOLE, SHARE)
 # Settings for which None is a value: all samples, no projection, no initial weights. Elsewhere it means "not set".
 NONE_IS_A_VALUE = ("samples", "project", "weights")
 # Settings that lines of format version 1 may lack, as they are newer; such runs had the default.
-NEWER_SETTINGS = ("scale",)
+NEWER_SETTINGS = ("scale", "contrast")
 TOLERANCE = 1e-6  # between a score and the mean of its parts
 
 _Count = Annotated[int, Field(ge=0)]

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from memwrap.data import DataSet, check_size, generator
 from memwrap.data import Progress as Bars
 from memwrap.errors import DataError, NonFiniteError, RunError, brief
 from memwrap.models.classifier import MemoryClassifier
 from memwrap.models.inference import accuracy_with_drawn_memory, remember
-from memwrap.models.loading import unpack
+from memwrap.models.loading import Model, unpack
 from memwrap.models.record import ModelRecord
 from memwrap.runs.base import RunTraining, remembered_indices, training_state
 from memwrap.runs.calibrating import calibrate, choose_scale
@@ -27,7 +28,13 @@ from memwrap.storage.validation import parse
 from memwrap.training.building import new_model
 from memwrap.training.recipes import encoder_for, resolve_settings
 from memwrap.training.settings import ResolvedSettings, Settings, is_fitted
-from memwrap.training.state import check_finite, optimizer_tensors, restore_optimizer
+from memwrap.training.state import (
+    check_finite,
+    optimizer_tensors,
+    queue_tensors,
+    restore_optimizer,
+    restore_queue,
+)
 from memwrap.training.trainer import EpochMetrics, Progress, StepMetrics, Trainer, precision_on
 
 VALIDATIONS = 10  # in a run, evenly spaced, the last after the last epoch
@@ -140,6 +147,8 @@ def pack(
     """A model within a training, as a folder stores it."""
     settings, parts = trainer.model.pack(record, probe)
     parts["optimizer"] = optimizer_tensors(trainer.model, trainer.optimizer)
+    if trainer.queue is not None:
+        parts["queue"] = queue_tensors(trainer.queue)
     return {**settings, "training": training_state(trainer.progress, sessions, seconds)}, parts
 
 
@@ -223,7 +232,7 @@ def resume(run: Run, data: DataSet, device: torch.device | str = "cpu") -> RunTr
         model = unpack(run.path, settings, parts).to(device)
         if "optimizer" not in parts and not is_fitted(run.settings):
             raise RunError(f"{run.path}: the run is damaged: it lacks the state of its optimizer")
-        optimizer = dict(parts.get("optimizer", {}))
+        optimizer, queue = dict(parts.get("optimizer", {})), _stored_queue(run, parts, model)
     run.check_model(model)
     if data.classes != run.classes:
         raise RunError(f"{run.path}: the run is damaged: its classes are not those of its data")
@@ -236,6 +245,8 @@ def resume(run: Run, data: DataSet, device: torch.device | str = "cpu") -> RunTr
         trainer = Trainer(model, images, run.settings, progress=state.progress)
         _check_progress(trainer)
         restore_optimizer(model, trainer.optimizer, optimizer, state.progress.step)
+        if trainer.queue is not None:
+            trainer.queue = restore_queue(trainer.queue, queue, len(run.classes))
     except (RunError, DataError):
         raise
     except (KeyError, TypeError, ValueError) as error:
@@ -245,6 +256,16 @@ def resume(run: Run, data: DataSet, device: torch.device | str = "cpu") -> RunTr
     record = parse(ModelRecord, settings, RunError, run.path / checkpoint.MANIFEST)
     sessions = _sessions(run, state, trainer.device)
     return SteppedTraining(run, model, data, record, sessions, state.seconds, trainer=trainer)
+
+
+def _stored_queue(run: Run, parts: checkpoint.StoredParts, model: Model) -> dict[str, Tensor]:
+    """The tensors of a queue, if there is one; a RunError before a larger one than the run's is read."""
+    if "queue" not in parts:
+        return {}
+    width = model.layer.in_features + 1
+    if parts.elements("queue") > run.settings.memory_size * width:
+        raise RunError(f"{run.path}: the run is damaged: its queue is larger than its settings say")
+    return dict(parts["queue"])
 
 
 def _sessions(run: Run, state: TrainingState, device: torch.device) -> tuple[Session, ...]:

@@ -35,7 +35,7 @@ FORMAT: Literal["memwrap model"] = "memwrap model"
 FORMAT_VERSION = 1
 
 WITHOUT_ROOT = "0.1."  # versions that wrote no root hash
-PARTS = ("weights", "memory", "probe", "optimizer")
+PARTS = ("weights", "memory", "probe", "optimizer", "queue")
 PART_LIMIT = 8 << 30  # bytes of a file of tensors
 LOCK_SECONDS = 600.0  # to wait for another process that saves to the same folder
 

@@ -10,6 +10,7 @@ DEFAULT = "default"
 PHOTOGRAPHS = "photographs"  # the default for them
 
 MEMORY = 100  # images, as in the paper
+QUEUE = 256  # encodings
 VOTERS = 4096  # images: all of most data sets, so that the nearest are found
 
 # On average in half a batch, for it to be the memory of the other half.
@@ -80,11 +81,12 @@ def resolve_settings(
     encoder: used if the settings name none.
     """
     batch_size = settings.batch_size or _batch_for(images)
+    memory = settings.memory or _memory_for(settings.variant, batch_size, len(classes))
     values = {
         **dict(settings),
         "encoder": settings.encoder or encoder,
-        "memory": settings.memory or _memory_for(settings.variant, batch_size, len(classes)),
-        "memory_size": settings.memory_size or min(MEMORY, images),
+        "memory": memory,
+        "memory_size": settings.memory_size or min(QUEUE if memory == "queue" else MEMORY, images),
         "remember": settings.remember or min(VOTERS if settings.variant == "vote" else MEMORY, images),
         "fit": settings.fit or "crop",
         "scale": settings.scale or (None if settings.variant == "vote" else 1.0),

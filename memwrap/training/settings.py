@@ -109,13 +109,22 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
     freeze: Flag = Field(False, description="Train the last layer only; the encoder stays as it is.")
 
     # Memory
-    memory: Literal["random", "balanced", "batch"] | None = Field(
+    memory: Literal["random", "balanced", "batch", "queue"] | None = Field(
         None,
-        description="The memory of a training step: a random draw (the paper), a draw balanced by class, or the batch, "
-        "each half the memory of the other. By default the batch if it holds a few images of each class.",
+        description="The memory of a training step: a random draw (the paper), a draw balanced by class; the batch, "
+        "each half the memory of the other; or a queue of earlier encodings, which joins the other half. By default "
+        "the batch if it holds a few images of each class.",
     )
     memory_size: Count | None = Field(
-        None, description="Images in a drawn memory, in training and in evaluation; by default up to 100."
+        None,
+        description="Images in a drawn memory, in training and in evaluation, by default up to 100; places of a queue, "
+        "by default 256.",
+    )
+    contrast: Float = Field(
+        0.0,
+        ge=0,
+        le=NUMBER_LIMIT,
+        description="Weight of a supervised contrastive loss on the similarities, within the batch and with the queue.",
     )
     remember: Count | None = Field(
         None,
@@ -220,7 +229,7 @@ class ResolvedSettings(Settings, frozen=True):
     encoder: Text = "resnet18"
     fit: Literal["crop", "pad", "stretch"] = "crop"
     scale: Scale | None = 1.0  # None: chosen after training, for a vote
-    memory: Literal["random", "balanced", "batch"] = "random"
+    memory: Literal["random", "balanced", "batch", "queue"] = "random"
     memory_size: Count = 100
     remember: Count = 100
     epochs: Count = 1
@@ -246,7 +255,7 @@ def with_changes(settings: Settings, changes: Mapping[str, Any], where: str) -> 
 _ONLY_WITH = {
     "drops": ("schedule", ("steps",)),
     "momentum": ("optimizer", ("sgd",)),
-    **dict.fromkeys(("head", "memory", "memory_size"), ("variant", VARIANTS[:2])),
+    "head": ("variant", VARIANTS[:2]),
     **dict.fromkeys(("project", "scale", "remember"), ("variant", (*VARIANTS[:2], "vote"))),
 }
 
@@ -265,6 +274,7 @@ _ONLY_TRAINED = (
     "warmup",
     "label_smoothing",
     "augment",
+    "contrast",
 )
 
 
@@ -280,6 +290,8 @@ def without_effect(settings: Settings, given: Iterable[str]) -> list[str]:
         for name, (other, values) in _ONLY_WITH.items()
         if getattr(settings, other) not in values
     }
+    if settings.variant not in VARIANTS[:2] and not (settings.memory == "queue" and settings.contrast):
+        reasons |= dict.fromkeys(("memory", "memory_size"), f"with variant {settings.variant}")
     if is_fitted(settings):
         reasons.update(dict.fromkeys(_ONLY_TRAINED, "on a vote of a frozen encoder, which is fitted, not trained"))
     return [

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from memwrap.errors import NonFiniteError
+from memwrap.nn.queue import EMPTY, Queue
 
 
 def check_finite(model: nn.Module) -> None:
@@ -29,6 +30,24 @@ def optimizer_tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, Tenso
         for kind, value in state.items()
         if isinstance(value, Tensor)
     }
+
+
+def queue_tensors(queue: Queue) -> dict[str, Tensor]:
+    """The queue's content."""
+    return {"encodings": queue.encodings, "labels": queue.labels}
+
+
+def restore_queue(empty: Queue, tensors: dict[str, Tensor], classes: int) -> Queue:
+    """A queue of the size of an empty one, with the content that `queue_tensors` returned."""
+    expected = queue_tensors(empty)
+    if {name: (each.shape, each.dtype) for name, each in tensors.items()} != {
+        name: (each.shape, each.dtype) for name, each in expected.items()
+    }:
+        raise ValueError("the queue is of another size than the settings say")
+    encodings, labels = (tensors[name].to(each.device) for name, each in expected.items())
+    if not (bool(encodings.isfinite().all()) and int(labels.min()) >= EMPTY and int(labels.max()) < classes):
+        raise ValueError("the queue holds NaN, infinity or unknown labels")
+    return Queue(encodings, labels)
 
 
 def restore_optimizer(model: nn.Module, optimizer: Optimizer, tensors: dict[str, Tensor], steps: int) -> None:

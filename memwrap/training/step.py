@@ -1,7 +1,7 @@
 """One optimization step: forward pass, loss, backward pass, optimizer."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 import torch
@@ -9,26 +9,35 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
+from memwrap.nn.contrast import contrastive_loss
+from memwrap.nn.queue import Queue
+
 
 @dataclass(frozen=True)
 class Batch:
     """What a training step calls the model with.
 
     inputs (B, ...), labels (B,); memory: (M, ...) drawn for this step, "batch" for the halves of the batch as each
-    other's memory, or None for a model without a memory.
+    other's memory, a queue that joins them, or None for a model without a memory. queue: that inputs are contrasted
+    with, next to each other.
     """
 
     inputs: Tensor
     labels: Tensor
-    memory: Tensor | Literal["batch"] | None = None
+    memory: Tensor | Queue | Literal["batch"] | None = None
+    queue: Queue | None = None
 
 
 @dataclass(frozen=True)
 class StepOutput:
-    """Detached results, still on the device: loss () and number of correct inputs (); (S,) for S stacked runs."""
+    """Detached results, still on the device: loss () and number of correct inputs (); (S,) for S stacked runs.
+
+    encodings (B, D): of the inputs; None where nobody asked for them.
+    """
 
     loss: Tensor
     correct: Tensor
+    encodings: Tensor | None = None
 
 
 class StepOptimizer(Protocol):
@@ -46,16 +55,33 @@ def training_step(
     label_smoothing: float = 0.0,
     clip: float = 0.0,
     precision: torch.dtype = torch.float32,
+    contrast: float = 0.0,
+    layer: nn.Module | None = None,
 ) -> StepOutput:
-    """Call a model, a wrapper of one or a last layer on the batch, and update its weights."""
+    """Call a model, a wrapper of one or a last layer on the batch, and update its weights.
+
+    contrast: the weight of the contrastive loss. layer: the last layer, whose inputs are contrasted, and returned.
+    """
     arguments = {} if batch.memory is None else {"memory": batch.memory}
-    return optimization_step(
-        lambda: module(batch.inputs, **arguments),
-        batch.labels,
-        ClippingOptimizer(optimizer, clip) if clip > 0 else optimizer,
-        label_smoothing,
-        precision,
-    )
+    encodings: list[Tensor] = []
+
+    def contrast_inputs() -> Tensor:
+        return contrast * contrastive_loss(layer, encodings[0], batch.labels, batch.queue)
+
+    watch = None if layer is None else layer.register_forward_pre_hook(lambda _, given: encodings.append(given[0]))
+    try:
+        output = optimization_step(
+            lambda: module(batch.inputs, **arguments),
+            batch.labels,
+            ClippingOptimizer(optimizer, clip) if clip > 0 else optimizer,
+            label_smoothing,
+            precision,
+            contrast_inputs if contrast else None,
+        )
+    finally:
+        if watch is not None:
+            watch.remove()
+    return replace(output, encodings=encodings[0].detach() if encodings else None)
 
 
 def optimization_step(
@@ -64,10 +90,12 @@ def optimization_step(
     optimizer: StepOptimizer,
     label_smoothing: float,
     precision: torch.dtype,
+    further: Callable[[], Tensor] | None = None,
 ) -> StepOutput:
     """Minimise the cross-entropy of predict() -> logits (B, C) for labels (B,), or (S, B, C) for (S, B).
 
-    Reads no value back from the device, apart from the layer's own checks.
+    further: called after predict, a loss () or (S,) to be added. Reads no value back from the device, apart from the
+    layer's own checks.
     """
     with torch.autocast(labels.device.type, dtype=precision, enabled=precision != torch.float32):
         logits = predict()
@@ -75,6 +103,8 @@ def optimization_step(
         logits.float().flatten(0, -2), labels.flatten(), reduction="none", label_smoothing=label_smoothing
     )
     loss = losses.reshape(labels.shape).mean(-1)
+    if further is not None:
+        loss = loss + further()
     optimizer.zero_grad()
     torch.autograd.backward(loss.sum())
     optimizer.step()

@@ -4,7 +4,7 @@ import math
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import ConfigDict, Field
@@ -17,6 +17,7 @@ from memwrap.models.classifier import MemoryClassifier
 from memwrap.models.inference import encode_all
 from memwrap.models.loading import Model
 from memwrap.models.standard import StandardClassifier
+from memwrap.nn.queue import Queue
 from memwrap.training import augmentation
 from memwrap.training.plan import BatchPlan, PlannedStep
 from memwrap.training.schedule import learning_rate
@@ -104,6 +105,9 @@ class Trainer:
         )
         self.steps = settings.epochs * self.plan.steps_per_epoch
         self.device = model.reference.device
+        has_queue = settings.memory == "queue" and (has_memory or settings.contrast > 0)
+        width = model.layer.in_features
+        self.queue = Queue.empty(settings.memory_size, width, self.device) if has_queue else None
         self.precision = torch.bfloat16 if precision_on(self.device, settings.precision) == BF16 else torch.float32
         if self.device.type == "cuda":
             model.to(memory_format=layout_on_gpus(model.encoder))
@@ -140,9 +144,10 @@ class Trainer:
         if self._encodings is None:
             numbers = step.numbers.to(self.device).tensor_split([step.inputs])
             parts = tuple(self._augment(*each) for each in zip(parts, numbers, strict=True) if len(each[0]))
-        return Batch(
-            parts[0], labels, "batch" if self._batch_is_memory else parts[1] if len(rows) > step.inputs else None
-        )
+        memory: Tensor | Queue | Literal["batch"] | None = parts[1] if len(rows) > step.inputs else None
+        if self._batch_is_memory:
+            memory = self.queue or "batch"
+        return Batch(parts[0], labels, memory, self.queue)
 
     def _augment(self, pixels: Tensor, numbers: Tensor) -> Tensor:
         transform = self.model.get_transform()
@@ -170,10 +175,17 @@ class Trainer:
 
     def _step(self, batch: Batch) -> StepOutput:
         module, settings = self.module if self._encodings is None else self.model.layer, self.settings
+        watched = {"contrast": settings.contrast, "layer": self.model.layer}
+        options: dict[str, Any] = watched if settings.contrast or self.queue is not None else {}
         try:
-            return training_step(module, self.optimizer, batch, settings.label_smoothing, settings.clip, self.precision)
+            output = training_step(
+                module, self.optimizer, batch, settings.label_smoothing, settings.clip, self.precision, **options
+            )
         except NonFiniteError as error:
             raise self.diverged(str(error)) from error
+        if self.queue is not None and output.encodings is not None:
+            self.queue = self.queue.push(output.encodings, batch.labels)
+        return output
 
     def _end_epoch(self, lr: float) -> EpochMetrics:
         done = self.progress

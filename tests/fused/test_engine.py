@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.testing import assert_close
 
 from memwrap import SettingsError, encoders, wrap
 from memwrap.data import InMemoryImages, LabelledImages, Transform
@@ -20,6 +21,7 @@ from memwrap.training.settings import ResolvedSettings, with_changes
 from memwrap.training.trainer import Trainer
 
 CLASSES = ("a", "b", "c")
+PLAIN = ("standard", 0.0)  # needs no queue
 ROUNDED = 0.02  # share of the change of a weight: differences by the order of sums after a few steps
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -95,14 +97,21 @@ def test_dropout_draws_the_same_alone_and_together() -> None:
 
 
 @pytest.mark.parametrize("variant", ["memory_wrap", "only_memory", "standard"])
-@pytest.mark.parametrize("memory", ["random", "batch", "balanced"])
-def test_runs_end_as_in_the_loop(variant: str, memory: str) -> None:
-    apart, together = ([trainer(seed, variant=variant, memory=memory) for seed in (0, 1, 2)] for _ in range(2))
+@pytest.mark.parametrize("contrast", [0.0, 0.5])
+@pytest.mark.parametrize("memory", ["random", "batch", "balanced", "queue"])
+def test_runs_end_as_in_the_loop(variant: str, memory: str, contrast: float) -> None:
+    changes = {"variant": variant, "memory": memory, "contrast": contrast, "memory_size": 12}
+    apart, together = ([trainer(seed, **changes) for seed in (0, 1, 2)] for _ in range(2))
     start = beginning(apart)
     one_by_one(apart)
     assert FusedEngine().train(together) == [None] * 3
     check_same(together, apart, start)
     assert [each.progress.step for each in together] == [each.steps for each in apart]
+    for one, other in zip(together, apart, strict=True):
+        assert (one.queue is None) == (other.queue is None) == (memory != "queue" or (variant, contrast) == PLAIN)
+        if one.queue is not None and other.queue is not None:
+            assert torch.equal(one.queue.labels, other.queue.labels)
+            assert_close(one.queue.encodings, other.queue.encodings, atol=1e-2, rtol=1e-2)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import save_file
 
 import memwrap
 from memwrap.data import DataSet, digits
@@ -26,7 +27,7 @@ from memwrap.runs.training import begin, resume
 from memwrap.storage import checkpoint
 from memwrap.training.settings import SIZE_LIMIT, Settings
 from tests.runs.test_kill import processes
-from tests.sealing import REMOVED, edit
+from tests.sealing import REMOVED, edit, seal
 
 SETTINGS = Settings(
     encoder="tiny", samples=32, test=60, validation=20, epochs=2, batch_size=16, memory_size=8, remember=10
@@ -527,6 +528,27 @@ def test_a_state_that_does_not_go_with_the_settings_is_not_resumed(
     run = open_run(unfinished)
     with pytest.raises(RunError, match=r"do not match the state of its training|colour is unknown"):
         resume(run, data)
+
+
+@pytest.mark.parametrize("change", ["missing", "of another size", "of unknown labels", "not a number"])
+def test_a_queue_that_cannot_be_the_run_s_is_not_resumed(change: str, data: DataSet, tmp_path: Path) -> None:
+    queued = Settings(encoder="tiny", samples=32, test=0.5, epochs=2, batch_size=16, memory="queue", memory_size=24)
+    assert not begin(tmp_path / "run", data, queued, "default").train(lambda: True)
+    resume(open_run(tmp_path / "run"), data)
+    if change == "missing":
+        edit(tmp_path / "run" / "model.json", ["files", "queue"], REMOVED)
+    else:
+        stored = resume(open_run(tmp_path / "run"), data).trainer.queue
+        changed = {
+            "of another size": {"labels": stored.labels[1:], "encodings": stored.encodings[1:]},
+            "of unknown labels": {"labels": stored.labels + 10, "encodings": stored.encodings},
+            "not a number": {"labels": stored.labels, "encodings": stored.encodings / 0},
+        }
+        (file,) = (tmp_path / "run").glob("queue.*.safetensors")
+        save_file(changed[change], file)
+        seal(tmp_path / "run")
+    with pytest.raises(RunError, match="do not match the state of its training"):
+        resume(open_run(tmp_path / "run"), data)
 
 
 def test_a_checkpoint_without_the_optimizer_is_not_resumed(unfinished: Path, data: DataSet) -> None:

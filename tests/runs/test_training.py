@@ -74,6 +74,11 @@ KINDS = {
     "adamw": {"optimizer": "adamw", "lr": 0.001, "variant": "only_memory", "memory": "balanced"},
     "without momentum": {"momentum": 0.0, "schedule": "steps", "drops": [0.5]},
     "without a memory": {"variant": "standard"},
+    "a queue": {"memory": "queue", "memory_size": 20, "contrast": 0.5},
+    "a queue of fewer than a batch": {"memory": "queue", "memory_size": 5, "variant": "only_memory"},
+    "contrast without a memory": {"variant": "standard", "memory": "queue", "memory_size": 20, "contrast": 0.5},
+    "contrast of a vote, projected": {"variant": "vote", "contrast": 1.0, "project": 6},
+    "contrast of a frozen encoder": {"freeze": True, "augment": "none", "project": 5, "contrast": 0.5},
     "a frozen encoder": {"freeze": True},
     "encoded once": {"freeze": True, "augment": "none", "project": 5},
     "with dropout": {

@@ -40,6 +40,7 @@ PAPER: dict[str, Any] = {
     "clip": 0.0,
     "warmup": 0.0,
     "label_smoothing": 0.0,
+    "contrast": 0.0,
     "precision": "auto",
     "seed": 0,
 }

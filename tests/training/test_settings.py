@@ -97,7 +97,7 @@ def test_a_value_of_the_wrong_kind_is_refused(given: dict[str, Any], message: st
     [
         ({"variant": "memorywrap"}, "variant is 'memorywrap'; expected 'memory_wrap', 'only_memory', 'standard'"),
         ({"head": "MLP"}, "head is 'MLP'; expected 'mlp' or 'linear'"),
-        ({"memory": "all"}, "memory is 'all'; expected 'random', 'balanced' or 'batch'"),
+        ({"memory": "all"}, "memory is 'all'; expected 'random', 'balanced', 'batch' or 'queue'"),
         ({"optimizer": "adam"}, "optimizer is 'adam'; expected 'sgd' or 'adamw'"),
         ({"schedule": "linear"}, "schedule is 'linear'; expected 'cosine', 'steps' or 'constant'"),
         ({"precision": "fp16"}, "precision is 'fp16'; expected 'auto', 'fp32' or 'bf16'"),
@@ -114,7 +114,7 @@ def test_a_choice_that_does_not_exist_is_refused(given: dict[str, Any], message:
 
 LEAST = {
     **dict.fromkeys(("samples", "size", "project", "memory_size", "remember", "epochs", "batch_size"), 1),
-    **dict.fromkeys(("validation", "test", "lr", "momentum", "weight_decay", "clip"), 0),
+    **dict.fromkeys(("validation", "test", "lr", "momentum", "weight_decay", "clip", "contrast"), 0),
     **dict.fromkeys(("warmup", "label_smoothing", "seed"), 0),
 }
 
@@ -132,7 +132,7 @@ def test_every_number_has_a_least_value() -> None:
 
 MOST = {
     **dict.fromkeys(("samples", "memory_size", "remember", "epochs", "batch_size", "validation", "test"), COUNT_LIMIT),
-    **dict.fromkeys(("project", "scale", "weight_decay", "clip"), NUMBER_LIMIT),
+    **dict.fromkeys(("project", "scale", "weight_decay", "clip", "contrast"), NUMBER_LIMIT),
     "lr": RATE_LIMIT,
     "size": SIZE_LIMIT,
     "seed": SEED_LIMIT - 1,
@@ -324,6 +324,11 @@ def test_resolved_settings_come_back_from_json(settings: ResolvedSettings) -> No
         ),
         ({"variant": "vote", "lr": 1.0, "project": 9, "scale": 2.0}, []),
         ({"variant": "memory_wrap", "freeze": True, "lr": 1.0, "project": 9}, []),
+        ({"variant": "standard", "memory": "queue", "contrast": 0.5, "memory_size": 9}, []),
+        (
+            {"variant": "standard", "memory": "batch", "contrast": 0.5},
+            ["memory has no effect with variant standard"],
+        ),
     ],
 )
 def test_settings_without_effect_are_named(changes: dict[str, Any], found: list[str]) -> None:

@@ -48,10 +48,10 @@ class StackedModel:
         encodings = self.model.encode(images)
         return encodings.reshape(self.runs, -1, encodings.shape[1])
 
-    def apply_layer(self, function: Callable[[nn.Module, Tensor], Tensor], encodings: Tensor) -> Tensor:
-        """function(layer, encodings (N, D)) of every run, with the weights of its layer: (S, N, D) -> (S, ...)"""
+    def apply_layer(self, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+        """function(layer, *own inputs) of every run, with the weights of its layer: inputs (S, ...) -> (S, ...)"""
         module = _LayerFunction(self.model.layer, function)
-        out: Tensor = vmap(lambda values, own: functional_call(module, values, own))(self._layer_values, encodings)
+        out: Tensor = vmap(lambda values, *own: functional_call(module, values, own))(self._layer_values, *inputs)
         return out
 
     def load(self, models: Sequence[nn.Module]) -> None:
@@ -103,12 +103,12 @@ class StackedModel:
 class _LayerFunction(nn.Module):
     """A function of a layer as a module, so that `functional_call` can exchange the layer's values."""
 
-    def __init__(self, layer: nn.Module, function: Callable[[nn.Module, Tensor], Tensor]) -> None:
+    def __init__(self, layer: nn.Module, function: Callable[..., Tensor]) -> None:
         super().__init__()
         self.layer, self._function = layer, function
 
-    def forward(self, encodings: Tensor) -> Tensor:
-        return self._function(self.layer, encodings)
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return self._function(self.layer, *inputs)
 
 
 def stack_value(value: Tensor, runs: int) -> Tensor:
