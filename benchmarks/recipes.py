@@ -2,6 +2,7 @@
 
     python benchmarks/recipes.py svhn.zip --recipe svhn --encoder mobilenet_v2 --seeds 5 --jobs 10 --record found.jsonl
     python benchmarks/recipes.py svhn.zip --seeds 5 --side-by-side --record found.jsonl
+    python benchmarks/recipes.py svhn.zip --seeds 5 --side-by-side --set memory=queue --set contrast=0.5 --record ...
 
 Trains by the command line, in --jobs processes; or, with --side-by-side, all seeds of a variant at once on a GPU, as
 `memwrap reproduce` does. Each run adds one line of JSON with its settings, device and scores; the table at the end
@@ -22,6 +23,7 @@ from statistics import median
 from typing import Any
 
 import torch
+import yaml
 
 from memwrap.fused import FusedEngine
 from memwrap.metrics import mean_and_spread
@@ -39,19 +41,26 @@ class Asked:
     recipe: str
     encoder: str
     samples: int
+    changes: dict[str, Any]  # of the recipe's settings
 
     def line(self, variant: str, seed: int) -> dict[str, Any]:
         """What a run's line begins with."""
         asked = {"data": Path(self.data).name, "recipe": self.recipe, "encoder": self.encoder, "samples": self.samples}
-        return asked | {"variant": variant, "seed": seed}
+        return asked | {"changes": self.changes, "variant": variant, "seed": seed}
+
+    def settings(self, variant: str, seed: int) -> dict[str, Any]:
+        """What is set besides the recipe."""
+        asked = {"encoder": self.encoder, "samples": self.samples, "variant": variant, "seed": seed}
+        return {**asked, **self.changes}
 
 
 def train(asked: Asked, folder: Path, variant: str, seed: int) -> dict[str, Any]:
     """One run's line; if it fails, the error is in it."""
     out, line = folder / f"{variant}-{seed}", asked.line(variant, seed)
     command = [sys.executable, "-m", "memwrap", "train", asked.data, "--out", str(out), "--recipe", asked.recipe]
-    command += ["--json", "--encoder", asked.encoder, "--samples", str(asked.samples)]
-    command += ["--variant", variant, "--seed", str(seed)]
+    command += ["--json"]
+    for name, value in asked.settings(variant, seed).items():
+        command += [f"--{name.replace('_', '-')}", str(value)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         return line | {"error": done.stderr[-500:]}
@@ -62,7 +71,8 @@ def train(asked: Asked, folder: Path, variant: str, seed: int) -> dict[str, Any]
 def ending(out: Path, seconds: float, evaluation: dict[str, Any]) -> dict[str, Any]:
     """What a run's line ends with."""
     run = json.loads((out / "run.json").read_text())
-    scores = {key: value for key, value in evaluation.items() if key in ("images", "standard", "remembered", "drawn")}
+    kept = ("images", "standard", "remembered", "evidence", "drawn")
+    scores = {key: value for key, value in evaluation.items() if key in kept}
     made = {name: run[name] for name in ("settings", "versions", "device", "created")}
     origin = current_provenance(run["device"], "recipes", 1)
     by = {"commit": origin.commit, "dirty": origin.dirty, "code": origin.code}
@@ -84,8 +94,7 @@ def side_by_side(asked: Asked, folder: Path, variants: list[str], seeds: range) 
     for variant in variants:
         begun, runs = time.monotonic(), []
         for seed in seeds:
-            changes = {"encoder": asked.encoder, "samples": asked.samples, "variant": variant, "seed": seed}
-            settings = with_changes(chosen, changes, "benchmarks/recipes.py")
+            settings = with_changes(chosen, asked.settings(variant, seed), "benchmarks/recipes.py")
             runs.append(begin(folder / f"{variant}-{seed}", data, settings, asked.recipe, device))
         failures = FusedEngine().train([run.trainer for run in runs])
         seconds = (time.monotonic() - begun) / len(runs)
@@ -117,6 +126,14 @@ SCORES = {
     "the same from the whole training set": ("drawn", "whole_training_set", "explanation_accuracy"),
     "counterfactual accuracy, memory from the training subset": ("drawn", "training_subset", "counterfactual_accuracy"),
     "the same, from the whole training set": ("drawn", "whole_training_set", "counterfactual_accuracy"),
+    "vote accuracy": ("remembered", "vote_accuracy"),
+    "vote and last layer agree": ("remembered", "agreement"),
+    "average of errors": ("remembered", "selective", "confidence", "area"),
+    "predictions that survive without all examples": ("evidence", "survives_without_examples"),
+    "predictions that follow another input's memory": ("evidence", "follows_memory"),
+    "predictions that follow the input": ("evidence", "follows_input"),
+    "specificity": ("evidence", "specificity"),
+    "area between deletion curves": ("evidence", "deletion", "area"),
 }
 
 
@@ -126,6 +143,8 @@ def table(lines: list[dict[str, Any]]) -> None:
     for variant in reversed(VARIANTS):
         found = [line for line in lines if line["variant"] == variant and "scores" in line]
         row(f"{variant}, accuracy without a memory", [score(line, "standard", "accuracy") for line in found])
+        alone = [score(line, "standard", "selective", "confidence", "area") for line in found]
+        row(f"{variant}, average of errors without a memory", alone)
         for words, path in SCORES.items():
             row(f"{variant}, {words}", [score(line, *path) for line in found])
 
@@ -147,9 +166,11 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=1, help="runs at the same time, each in a process")
     parser.add_argument("--side-by-side", action="store_true", help="all seeds of a variant at once, on a GPU")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting to change")
     parser.add_argument("--record", type=Path, required=True)
     given = parser.parse_args()
-    asked, lines = Asked(given.data, given.recipe, given.encoder, given.samples), []
+    changes = {name: yaml.safe_load(value) for name, _, value in (each.partition("=") for each in given.set)}
+    asked, lines = Asked(given.data, given.recipe, given.encoder, given.samples, changes), []
     variants, seeds = given.variants.split(","), range(given.seeds)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
