@@ -37,7 +37,16 @@ from memwrap.storage import checkpoint, log
 from memwrap.training.settings import Settings
 
 SETTINGS = Settings(
-    encoder="tiny", samples=32, test=0.5, validation=20, epochs=3, batch_size=16, memory_size=8, remember=10
+    encoder="tiny",
+    samples=32,
+    test=0.5,
+    validation=20,
+    epochs=3,
+    batch_size=16,
+    memory="queue",
+    memory_size=20,
+    contrast=0.5,
+    remember=10,
 )
 TIMES = ("seconds", "images_per_second")
 HANG_SECONDS = 60.0

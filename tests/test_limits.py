@@ -58,6 +58,7 @@ NO_LIMITS_OF_FILES = {
     ("reproduce/runner.py", "GIB_PER_RUN"),
     ("reproduce/runner.py", "MAX_SIDE_BY_SIDE"),
     ("reproduce/tasks.py", "TRAINING_IMAGES"),
+    ("metrics/evidence.py", "MOST_COMPARED"),
     ("nn/calibration.py", "MOST_HALVINGS"),
     ("nn/calibration.py", "MOST_STEPS"),
     ("runs/api.py", "MOST_EXPLAINED"),

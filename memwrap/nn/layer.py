@@ -180,20 +180,28 @@ class MemoryWrap(MemoryLayer):
             if len(encodings) < 2:
                 raise InputError("a batch of one has no halves; expected at least two encodings")
         queries = self.similarity.vectors(self.compared(to_full_precision(encodings)))
-        first, second = queries.split(first_half(len(encodings)))
-        shared = self.similarity.scores(first, second)
-        scores, memories = [shared, shared.mT], [second.values, first.values]
-        if queue is not None:
-            kept = self.similarity.vectors(self.compared(queue.encodings.to(queries.values.dtype)))
-            further = self.similarity.scores(queries, kept).masked_fill(~queue.filled, -torch.inf)
-            parts = further.tensor_split([len(first)])
-            scores = [torch.cat(pair, dim=1) for pair in zip(scores, parts, strict=True)]
-            memories = [torch.cat([memory, kept.values]) for memory in memories]
-        vectors = [memory_vector(sparsemax(each), memory) for each, memory in zip(scores, memories, strict=True)]
-        logits = self._classify_sum(queries.values, torch.cat(vectors))
+        vectors = self._attend_to_halves(queries) if queue is None else self._attend_to_queue(queries, queue)
+        logits = self._classify_sum(queries.values, vectors)
         if checked:
             ValueCheck(encodings=queries.inverse_norms).finish(logits)
         return logits
+
+    def _attend_to_halves(self, queries: Vectors) -> Tensor:
+        """The memory vectors (B, width) of inputs whose memory is the other half of the batch."""
+        first, second = queries.split(first_half(len(queries)))
+        scores = self.similarity.scores(first, second)
+        vectors = [memory_vector(sparsemax(scores), second.values), memory_vector(sparsemax(scores.mT), first.values)]
+        return torch.cat(vectors)
+
+    def _attend_to_queue(self, queries: Vectors, queue: Queue) -> Tensor:
+        """The same, if a queue joins the other half. All are compared at once, which takes fewer operations."""
+        kept = self.similarity.vectors(self.compared(queue.encodings.to(queries.values.dtype)))
+        keys = Vectors(torch.cat([queries.values, kept.values]), torch.cat([queries.inverse_norms, kept.inverse_norms]))
+        inputs = len(queries)
+        is_first = torch.arange(inputs, device=queue.labels.device) < first_half(inputs)
+        known = torch.cat([is_first.unsqueeze(1) != is_first, queue.filled.expand(inputs, -1)], dim=1)
+        weights = sparsemax(self.similarity.scores(queries, keys).masked_fill(~known, -torch.inf))
+        return memory_vector(weights, keys.values)
 
     def _sum_top(self, queries: Vectors, memory: PreparedMemory, tried: int) -> tuple[Tensor, Tensor]:
         return self.similarity.attend_to_top(queries, memory.keys, tried)

@@ -39,6 +39,7 @@ VALUES: dict[str, Any] = {
     "freeze": True,
     "memory": "balanced",
     "memory_size": 7,
+    "contrast": 0.25,
     "remember": 9,
     "epochs": 1,
     "batch_size": 6,

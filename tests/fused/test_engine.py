@@ -114,6 +114,16 @@ def test_runs_end_as_in_the_loop(variant: str, memory: str, contrast: float) -> 
             assert_close(one.queue.encodings, other.queue.encodings, atol=1e-2, rtol=1e-2)
 
 
+def test_fifty_steps_with_a_queue_are_those_of_the_loop() -> None:
+    changes = {"memory": "queue", "memory_size": 20, "contrast": 0.5, "epochs": 17}
+    apart, together = ([trainer(seed, **changes) for seed in (0, 1)] for _ in range(2))
+    start = beginning(apart)
+    assert apart[0].steps == 51
+    one_by_one(apart)
+    assert FusedEngine().train(together) == [None] * 2
+    check_same(together, apart, start, share=0.02)
+
+
 @pytest.mark.parametrize(
     "changes",
     [
