@@ -121,7 +121,7 @@ def test_fifty_steps_with_a_queue_are_those_of_the_loop() -> None:
     assert apart[0].steps == 51
     one_by_one(apart)
     assert FusedEngine().train(together) == [None] * 2
-    check_same(together, apart, start, share=0.02)
+    check_same(together, apart, start, share=0.005)
 
 
 @pytest.mark.parametrize(
