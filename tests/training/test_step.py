@@ -2,6 +2,7 @@
 
 import copy
 import math
+from dataclasses import replace
 
 import memorywrap
 import pytest
@@ -12,6 +13,8 @@ from torch.testing import assert_close
 
 import memwrap
 from memwrap.models.loading import Model
+from memwrap.nn.contrast import contrastive_loss
+from memwrap.nn.queue import Queue
 from memwrap.training.step import Batch, StepOutput, training_step
 
 LR, MOMENTUM, DECAY = 0.1, 0.9, 5e-4
@@ -231,3 +234,40 @@ def test_in_bfloat16_the_encoder_is_rounded_and_weights_are_not(samples: int) ->
     assert {parameter.dtype for parameter in model.parameters()} == {rounded.loss.dtype} == {torch.float32}
     assert_close(rounded.loss, exact.loss, atol=0.05, rtol=0)  # numbers of 8 bits, through four layers
     assert not torch.equal(rounded.loss, exact.loss)
+
+
+# A contrastive loss
+
+
+@pytest.mark.parametrize("weight", [0.5, 2.0])
+@pytest.mark.parametrize("variant", ["memory_wrap", "only_memory", "standard", "vote"])
+def test_a_contrastive_loss_is_added_with_its_weight(variant: str, weight: float) -> None:
+    """By the gradients, which plain SGD takes away from the weights; the cross-entropy is computed in float32."""
+    torch.manual_seed(0)
+    model = new_model(variant)
+    batch = new_batch(8, 0 if variant in ("memory_wrap", "only_memory") else None)
+    queue = Queue(torch.randn(6, model.layer.in_features, dtype=torch.float64), torch.arange(6) % CLASSES)
+    before = copy.deepcopy(model)
+    arguments = {} if batch.memory is None else {"memory": batch.memory}
+    halves = [before.encode(half) for half in batch.inputs.split(8 if batch.memory is None else 4)]
+    loss = cross_entropy(before(batch.inputs, **arguments), batch.labels)
+    contrast = contrastive_loss(before.layer, torch.cat(halves), batch.labels, queue)
+    (loss + weight * contrast).backward()
+    output = training_step(
+        model,
+        torch.optim.SGD(model.parameters(), 1.0),
+        replace(batch, queue=queue),
+        contrast=weight,
+        layer=model.layer,
+    )
+    assert float(output.loss) == pytest.approx(float(loss + weight * contrast))
+    assert_close(output.encodings, torch.cat(halves).detach())
+    for now, old in zip(model.parameters(), before.parameters(), strict=True):
+        change = torch.zeros_like(old) if old.grad is None else old.grad
+        assert_close(old - now, change, atol=1e-6, rtol=1e-4)
+
+
+def test_without_a_layer_nothing_is_watched() -> None:
+    model = new_model("standard")
+    assert step(model, new_batch(4, None)).encodings is None
+    assert not model.layer._forward_pre_hooks
