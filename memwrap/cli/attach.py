@@ -54,5 +54,6 @@ def attach(
         keep_evaluation(run, record)
     else:
         record = evaluate_run(run, model, NO_TEST, None, "test")
+        errors.print(NO_TEST)
     show_evaluation(record, as_json)
     errors.print(f"nothing was trained; the run is in {run.path}")

@@ -98,7 +98,7 @@ def _warn_of_known_images(
     memory = model.remembered if isinstance(model, MemoryClassifier) else None
     if memory is not None and run.state is not None and run.state.edited and memory.images.dtype == torch.uint8:
         known["in its memory"] = InMemoryImages(memory.images)
-    tested = images or run.splits.of(own, where)
+    tested = run.splits.of(own, where) if images is None else images
     for what, others in known.items():
         if shared := find_shared(tested.images, others):
             warn(f"{len(shared)} of the {len(tested)} images of {where} are {what}: the scores are too good")

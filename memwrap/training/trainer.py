@@ -146,7 +146,7 @@ class Trainer:
             parts = tuple(self._augment(*each) for each in zip(parts, numbers, strict=True) if len(each[0]))
         memory: Tensor | Queue | Literal["batch"] | None = parts[1] if len(rows) > step.inputs else None
         if self._batch_is_memory:
-            memory = self.queue or "batch"
+            memory = "batch" if self.queue is None else self.queue
         return Batch(parts[0], labels, memory, self.queue)
 
     def _augment(self, pixels: Tensor, numbers: Tensor) -> Tensor:

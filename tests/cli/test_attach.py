@@ -73,6 +73,7 @@ def test_without_test_images_json_says_what_is_left_out(weights: Path, data: Pat
     assert "no test images" in result.json["left_out"]["accuracy"]
     assert result.json["memory"]["size"] == 20
     assert not (out / "evaluation.json").exists()
+    assert "the classifier may have been trained on all of DATA" in result.err
 
 
 def test_all_other_commands_take_the_run(weights: Path, data: Path, out: Path, tmp_path: Path) -> None:
