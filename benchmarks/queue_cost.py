@@ -1,6 +1,6 @@
 """What a queue and contrast cost: the time of a step of runs side by side on a GPU, relative to Standard's.
 
-    python benchmarks/queue_cost.py svhn.zip --record results/recipes/queue-cost.jsonl
+    python benchmarks/queue_cost.py svhn.zip --record results/evidence/queue-cost.jsonl
 
 Five runs of each kind are trained by the engine of `memwrap reproduce` in the same process; the time of a step is the
 median over transfers of draws, each of 256 steps, after the first.
